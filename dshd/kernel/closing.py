@@ -1,0 +1,186 @@
+"""Leaving: how fibers go out of sight, and who waits for whom before they close.
+
+What an owner disposes of, what crashed and what lost its provider is withdrawn: invisible to every view in one
+synchronous section, together with all it contains and all who cannot do without it. (What a commit retires leaves by
+the commit.) Then each fiber closes by itself: consumers before providers, children when their parent unwinds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from .epochs import NEVER, Farewell
+from .fiber import Fiber, current_fiber
+from .states import FiberState
+from .watchdog import place_of
+
+if TYPE_CHECKING:
+    from .runtime import Kernel
+    from .services import ServiceSlot
+
+_log = structlog.get_logger("dshd.kernel")
+
+
+class Closing:
+    """The sections by which fibers leave, and the questions a closing fiber asks before it unwinds."""
+
+    __slots__ = ("_kernel",)
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def withdraw(self, *fibers: Fiber) -> None:
+        """Make fibers invisible to every view at once, with all they contain and all who cannot do without them.
+
+        One synchronous section. What only lost a provider may open again; what is contained in something that leaves
+        closes when that unwinds.
+        """
+        last = self._kernel.epoch
+        epoch = last + 1
+        farewell = Farewell(last)
+        gone: dict[Fiber, None] = {}
+        queue = list(fibers)
+        while queue:
+            lost: dict[ServiceSlot, None] = {}
+            top = queue.pop()
+            for fiber in top.family():
+                if fiber in gone or fiber.closed or fiber.state is FiberState.UNLOADING:
+                    fiber.ended = fiber.ended or fiber is not top
+                    continue
+                gone[fiber] = None
+                fiber.hidden = True
+                if fiber is not top:
+                    fiber.ended = fiber.awaits_parent = True
+                if fiber.born <= last < fiber.retired:
+                    self._kernel.epoch = epoch
+                    fiber.retired = epoch
+                    fiber.view = farewell
+                elif fiber.retired == NEVER:
+                    fiber.lost = True
+                    fiber.view = Farewell(last, fiber.stage)
+                for table in fiber.tables:
+                    table.touch(self._kernel.epoch)
+                lost.update(dict.fromkeys(fiber.provided))
+            for slot in lost:
+                queue += [consumer for consumer in self._losers(slot) if consumer not in gone]
+        for fiber in gone:
+            fiber.retire_now()
+        self._kernel.tell_changes()
+
+    def lose(self, slot: ServiceSlot) -> list[Fiber]:
+        """A provider of `slot` has left: withdraw those who have none now, and return them."""
+        losers = self._losers(slot)
+        if losers:
+            self.withdraw(*losers)
+        return losers
+
+    def _losers(self, slot: ServiceSlot) -> list[Fiber]:
+        return [
+            consumer
+            for consumer in slot.consumers
+            if consumer.activation is not None and not consumer.is_closing and slot.find(consumer.view) is None
+        ]
+
+    def is_leased(self, fiber: Fiber) -> bool:
+        """Whether a lease sees a fiber that a commit has retired."""
+        born, retired = fiber.born, fiber.retired
+        return not fiber.hidden and any(born <= epoch < retired for epoch in self._kernel.held)
+
+    def is_held(self, fiber: Fiber) -> bool:
+        """Whether a fiber that is to close must wait: for its parent, for leases, for consumers that close on it."""
+        if fiber.abandoned:
+            return False
+        if fiber.awaits_parent and not fiber.released:
+            return True
+        if self._kernel.held and fiber.retired != NEVER and self.is_leased(fiber):
+            return True
+        return any(not self._closes_after(consumer, fiber) for consumer in self._closing_upon(fiber))
+
+    def _closing_upon(self, fiber: Fiber) -> list[Fiber]:
+        """Consumers of `fiber` that are closing and saw it last; not those that close within it or around it."""
+        found = []
+        for slot in fiber.provided:
+            for consumer in slot.consumers:
+                if (
+                    consumer is not fiber
+                    and consumer.is_closing
+                    and not consumer.abandoned
+                    and consumer.view.sees(fiber)
+                    and fiber not in consumer.lineage()
+                    and consumer not in fiber.lineage()
+                ):
+                    found.append(consumer)
+        return found
+
+    def _closes_after(self, consumer: Fiber, fiber: Fiber) -> bool:
+        """Whether `consumer` itself waits for `fiber`: then they use each other, and neither waits."""
+        seen: dict[Fiber, None] = {}
+        queue = [consumer]
+        while queue:
+            node = queue.pop()
+            if node in seen:
+                continue
+            seen[node] = None
+            if node is fiber:
+                return True
+            if node.provided:
+                queue += self._closing_upon(node)
+        return False
+
+    async def wait_closed(self, fiber: Fiber) -> None:
+        """Wait until a fiber that was ended is closed, unless its end would wait for whoever asks."""
+        asker = current_fiber.get()
+        if asker is not None and asker.kernel is self._kernel and self._would_wait_for(fiber, asker):
+            _log.warning("asked for its own end from inside; not waiting", plugin=asker.name, row=fiber.path)
+            return
+        await fiber.closing()
+
+    def _would_wait_for(self, fiber: Fiber, asker: Fiber) -> bool:
+        lineage = dict.fromkeys(asker.lineage())
+        lineage.pop(self._kernel.root, None)
+        if not lineage:
+            return False
+        seen: dict[Fiber, None] = {}
+        queue = list(fiber.family())
+        while queue:
+            node = queue.pop()
+            if node in seen:
+                continue
+            seen[node] = None
+            if node in lineage:
+                return True
+            for slot in node.provided:
+                for consumer in slot.consumers:
+                    if consumer.activation is not None and consumer.view.sees(node):
+                        queue += consumer.family()
+        return False
+
+    def abandon(self, fiber: Fiber) -> None:
+        """Leave the task of a fiber behind: invisible, named, with whatever can be undone without it undone."""
+        activation = fiber.activation
+        if activation is None or fiber.abandoned:
+            return
+        was_ended = fiber.ended
+        place = place_of(activation.waiting_in)
+        fiber.abandoned = True
+        fiber.ended = True
+        self.withdraw(fiber)
+        activation.abandon()
+        left = []
+        for effect in reversed(list(fiber.effects)):
+            if effect.severable:
+                effect.release()
+            else:
+                left.append(effect.label)
+        for child in list(fiber.kids):
+            child.end()
+            child.release()
+        fiber.report(f"abandoned: ignored its cancellation while {activation.phase}", at=place, left_undone=left)
+        fiber.error = activation.abandoned_error()
+        self._kernel.leave_behind(fiber, f"plugin {fiber.path!r}")
+        for slot in fiber.slots:
+            self._kernel.wake_providers(slot)
+        old, fiber.state = fiber.state, FiberState.DISPOSED if was_ended else FiberState.FAILED
+        fiber.tell_state(old)

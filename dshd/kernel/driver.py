@@ -1,0 +1,105 @@
+"""The task of a fiber: wait for what it needs, activate it, and wait again for as long as it may open once more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from .activation import Activation
+from .effects import Effect
+from .epochs import NEVER
+from .states import FiberState
+
+if TYPE_CHECKING:
+    from .fiber import Fiber
+
+
+async def drive(fiber: Fiber) -> None:
+    """The whole life of a fiber: activations, and the waits between them."""
+    try:
+        while await _wait_until_ready(fiber):
+            fiber.activation = activation = Activation(fiber)
+            try:
+                await activation.run()
+            finally:
+                _reset(fiber)
+            if fiber.ended:
+                break
+            if fiber.error is not None and not await _wait_to_retry(fiber):
+                break
+    finally:
+        _finish(fiber)
+
+
+async def _wait_until_ready(fiber: Fiber) -> bool:
+    if fiber.state is not FiberState.PENDING and not fiber.ended:
+        fiber.enter_state(FiberState.PENDING)
+    while not fiber.ended:
+        if fiber.is_ready():
+            return True
+        fiber.stirring = False
+        if fiber.stage is not None:
+            fiber.stage.progress(fiber, settled=True)
+        fiber.notify()
+        await fiber.pulse()
+    return False
+
+
+async def _wait_to_retry(fiber: Fiber) -> bool:
+    """Stay failed until told to try again, a dependency changes, or, after having been active, for a while."""
+    fiber.enter_state(FiberState.FAILED)
+    if fiber.keeper is not None:
+        return False
+    seen = _providers(fiber)
+    delay = fiber.kernel.backoff.delay(fiber.crashes, fiber.kernel.random()) if fiber.crashes else None
+    until = None if delay is None else anyio.current_time() + delay
+    while not fiber.ended:
+        if fiber.retry_asked or (until is not None and anyio.current_time() >= until):
+            break
+        if _providers(fiber) != seen and fiber.is_ready():
+            break
+        with anyio.CancelScope(deadline=float("inf") if until is None else until):
+            await fiber.pulse()
+    fiber.retry_asked = False
+    return not fiber.ended
+
+
+def _providers(fiber: Fiber) -> list[Effect | None]:
+    return [slot.find(fiber.view) for slot in fiber.slots]
+
+
+def _reset(fiber: Fiber) -> None:
+    """The activation is over: nothing is open."""
+    fiber.activation = None
+    fiber.opened = False
+    fiber.lost = fiber.hidden = fiber.released = False
+    if not fiber.ended:
+        fiber.awaits_parent = False
+        fiber.born = fiber.retired = NEVER
+        if fiber.stage is not None and fiber.stage.alone:
+            fiber.stage = None
+        fiber.view = fiber.stage if fiber.stage is not None else fiber.kernel.now
+    fiber.on_publish = fiber.on_retire = None
+    for slot in fiber.slots:
+        fiber.kernel.wake_providers(slot)
+    fiber.notify()
+
+
+def _finish(fiber: Fiber) -> None:
+    """The end: leave every table and tell those who wait."""
+    fiber.ended = True
+    for slot in fiber.slots:
+        slot.consumers.pop(fiber, None)
+        slot.pinned.pop(fiber, None)
+        slot.retire()
+    if fiber.parent is not None:
+        fiber.parent.kids.pop(fiber, None)
+    if fiber.mounted is not None:
+        fiber.mounted.leave_books()
+    if fiber.stage is not None:
+        fiber.stage.progress(fiber, settled=True)
+        if fiber.stage.alone or fiber.stage.over:
+            fiber.stage = None
+    fiber.kernel.forget(fiber)
+    fiber.enter_state(FiberState.DISPOSED)

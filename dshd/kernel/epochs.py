@@ -1,0 +1,128 @@
+"""Time as readers see it: epochs, views and leases.
+
+Each fiber carries two integers on a private clock: `born` and `retired`. A reader has a view, and every table shows an
+entry exactly when the view sees its owner. Views never copy anything; moving the integers of a hundred fibers in one
+synchronous section changes what everybody sees, at once.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .errors import LeaseEndedError
+
+if TYPE_CHECKING:
+    from .fiber import Fiber
+    from .runtime import Kernel
+    from .stage import Stage
+
+NEVER = 1 << 62
+"""The epoch of what has not happened."""
+
+
+class View(Protocol):
+    """Which fibers a reader sees."""
+
+    def sees(self, fiber: Fiber, /) -> bool: ...
+
+    def anchor(self) -> tuple[int, Stage | None]:
+        """What a lease of this view holds: an epoch, or `NEVER` and the stage that has none yet."""
+
+
+class Now:
+    """The present: whatever is published and neither retired nor disposed of."""
+
+    __slots__ = ("_kernel",)
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def sees(self, fiber: Fiber) -> bool:
+        return fiber.born <= self._kernel.epoch < fiber.retired
+
+    def anchor(self) -> tuple[int, Stage | None]:
+        return self._kernel.epoch, None
+
+
+class Farewell:
+    """The last epoch a fiber belonged to: its own view from its retirement on, also in its cleanup.
+
+    Unlike a lease it still sees what an owner disposed of, for a consumer closes on what it was built on. A fiber that
+    was still opening keeps seeing its own stage as well.
+    """
+
+    __slots__ = ("epoch", "stage")
+
+    def __init__(self, epoch: int, stage: Stage | None = None) -> None:
+        self.epoch = epoch
+        self.stage = stage
+
+    def sees(self, fiber: Fiber) -> bool:
+        if fiber.born <= self.epoch < fiber.retired:
+            return True
+        return self.stage is not None and fiber.stage is self.stage and fiber.opened
+
+    def anchor(self) -> tuple[int, Stage | None]:
+        return self.epoch, None
+
+
+class Lease:
+    """A view frozen to one epoch, which keeps open what it sees until it is released.
+
+    A fiber retired by a commit stays open while a lease of some `e` with `born <= e < retired` is held. What an owner
+    disposes of is gone for leases too. A lease taken inside a stage is of the stage, and of its epoch once committed.
+    """
+
+    __slots__ = ("_kernel", "cache", "epoch", "held", "since", "stage", "who")
+
+    def __init__(self, kernel: Kernel, view: View, who: str) -> None:
+        self._kernel = kernel
+        self.who = who
+        self.since = time.monotonic()
+        self.held = True
+        self.cache: dict[Any, tuple[int, Any]] = {}
+        self.epoch, self.stage = view.anchor()
+        if self.stage is not None:
+            self.stage.leases[self] = None
+        else:
+            kernel.held[self.epoch] = kernel.held.get(self.epoch, 0) + 1
+        kernel.leases[self] = None
+
+    def sees(self, fiber: Fiber) -> bool:
+        if self.stage is not None:
+            return self.stage.sees(fiber)
+        return fiber.born <= self.epoch < fiber.retired and not fiber.hidden
+
+    def anchor(self) -> tuple[int, Stage | None]:
+        self.check()
+        return self.epoch, self.stage
+
+    def settle(self, epoch: int) -> None:
+        """The stage this lease was taken in became `epoch`."""
+        self.epoch, self.stage = epoch, None
+        self._kernel.held[epoch] = self._kernel.held.get(epoch, 0) + 1
+
+    def check(self) -> None:
+        """Raise `LeaseEndedError` once the lease is released."""
+        if not self.held:
+            raise LeaseEndedError(f"the view leased by {self.who!r} has ended; read within its `with` block")
+
+    def release(self) -> None:
+        """Let go; what only this lease kept open may now close."""
+        if not self.held:
+            return
+        self.held = False
+        kernel = self._kernel
+        del kernel.leases[self]
+        if self.stage is not None:
+            del self.stage.leases[self]
+            return
+        left = kernel.held[self.epoch] - 1
+        if left:
+            kernel.held[self.epoch] = left
+            return
+        del kernel.held[self.epoch]
+        for fiber in list(kernel.draining):
+            if not kernel.closing.is_leased(fiber):
+                fiber.wake()

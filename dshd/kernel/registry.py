@@ -1,0 +1,130 @@
+"""Registries: named contributions of many plugins to one thing, such as the tools on offer.
+
+A registry belongs to the kernel, not to the plugin that gives it meaning: it is opened by a typed key and the realm of
+whoever asks, lives as long as anybody has an entry in it, and each entry belongs to the fiber that added it. A provider
+is behaviour over a registry; its successor finds the same entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .errors import EntryConflictError
+from .keys import Realm, RegistryKey
+from .tables import FIRST, Entry, RegistryTable
+
+if TYPE_CHECKING:
+    from .context import Context
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryChange:
+    """Payload of a registry's change notice: what is visible under this key and realm is not what it was."""
+
+    key: str
+    realm: Realm
+
+
+class RegistryEntry(Entry, Generic[T]):
+    """One named entry. `set(value)` swaps what it stands for in one step, visible to all, leases included."""
+
+    __slots__ = ()
+    table: RegistryTable
+
+    def set(self, value: T) -> None:
+        """Put another value in the entry's place. Raises `InactiveFiberError` once the entry is gone."""
+        self.owner.check(self.label)
+        if self.live:
+            self.value = value
+            self.table.changed(self)
+            self.owner.kernel.tell_changes()
+        else:
+            raise LookupError(f"{self.table.name} {self.name!r} of {self.owner.path!r} is no longer registered")
+
+
+class Registry(Generic[T]):
+    """One registry as one context sees it: a light face, asked for at each use.
+
+    Reads go through the context's view and scope; entries of the scope come before global ones of the same name. What
+    is added belongs to the context's fiber. Iteration is over names, ordered by priority, row path and order in the
+    body.
+    """
+
+    __slots__ = ("_context", "_table", "key")
+
+    def __init__(self, context: Context, key: RegistryKey[T]) -> None:
+        self._context = context
+        self.key = key
+        self._table: RegistryTable = context.kernel.registry(key, context.realm(key))
+
+    def _live(self) -> RegistryTable:
+        if self._table.dropped:
+            self._table = self._context.kernel.registry(self.key, self._context.realm(self.key))
+        return self._table
+
+    def _visible(self) -> dict[str, Entry]:
+        table = self._live()
+        context = self._context
+        return table.by_name(table.read(context.view, context.scope))
+
+    def add(self, name: str, value: T, *, priority: int = 0, prepend: bool = False) -> RegistryEntry[T]:
+        """Register `value` under `name` for the life of the fiber, or of the context's scope if that ends first.
+
+        Raises `EntryConflictError` when somebody would see another entry of this name, and `InactiveFiberError` when
+        the fiber cannot register.
+        """
+        context = self._context
+        label = f"{self.key.name} {name}"
+        owner = context.owner
+        owner.check(label, context.scope)
+        table = self._live()
+        for rival in table.rivals(context.scope, name):
+            if rival.owner.coexists(owner):
+                raise EntryConflictError(self.key.name, name, rival.owner.path, owner.path)
+        return RegistryEntry(owner, label, table, value, name, FIRST if prepend else priority, context.scope)
+
+    def get(self, name: str) -> T | None:
+        """The value visible under `name`, or `None`."""
+        entry = self._visible().get(name)
+        return None if entry is None else entry.value
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            value: T = self._visible()[name].value
+        except KeyError:
+            raise KeyError(f"no {self.key.name} {name!r}") from None
+        return value
+
+    def owner(self, name: str) -> str | None:
+        """The row path of who registered `name`."""
+        entry = self._visible().get(name)
+        return None if entry is None else entry.owner.path
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        return iter([(name, entry.value) for name, entry in self._visible().items()])
+
+    def values(self) -> Iterator[T]:
+        return iter([entry.value for entry in self._visible().values()])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._visible()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._visible()
+
+    def __len__(self) -> int:
+        return len(self._visible())
+
+    def __repr__(self) -> str:
+        return f"<registry {self.key.name}: {', '.join(map(str, self._visible()))}>"
+
+
+def change_of(table: RegistryTable) -> tuple[Any, RegistryChange] | None:
+    """The notice owed for a changed registry, with its event, if its key declares one."""
+    if table.key.changed is None:
+        return None
+    return table.key.changed, RegistryChange(table.key.name, table.realm)

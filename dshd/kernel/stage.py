@@ -1,0 +1,278 @@
+"""A stage: fibers opened beside the running ones, and the commit that publishes all of them at once.
+
+Fibers of a stage see each other and everything that stays; nobody else sees them. A child lives in its parent's world,
+so it is staged, committed, discarded and retired with it. A fiber mounted without a stage gets one of its own, which
+commits by itself as soon as the body has opened: there is one way to become visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from pydantic import BaseModel
+
+from .epochs import NEVER, Farewell, Lease
+from .errors import CommitRefusedError
+from .plugin import Plugin
+from .tables import RegistryTable, Table
+
+if TYPE_CHECKING:
+    from .fiber import Fiber
+    from .runtime import Kernel
+    from .services import ServiceSlot
+
+
+class Stage:
+    """A candidate for the next epoch. Use it as `async with kernel.stage() as stage`: leaving it uncommitted discards.
+
+    `incoming` are its fibers, children included; `outgoing` those its commit retires.
+    """
+
+    __slots__ = ("_event", "alone", "incoming", "kernel", "leases", "outgoing", "over", "unsettled")
+
+    def __init__(self, kernel: Kernel, *, alone: bool = False) -> None:
+        self.kernel = kernel
+        self.alone = alone
+        self.incoming: dict[Fiber, None] = {}
+        self.outgoing: dict[Fiber, None] = {}
+        self.unsettled: dict[Fiber, None] = {}
+        self.leases: dict[Lease, None] = {}
+        self.over = False
+        self._event: anyio.Event | None = None
+
+    # -- as a view
+
+    def sees(self, fiber: Fiber) -> bool:
+        if fiber.stage is self:
+            return fiber.opened and not fiber.hidden
+        return fiber.born <= self.kernel.epoch < fiber.retired and not self.retires(fiber)
+
+    def anchor(self) -> tuple[int, Stage | None]:
+        return NEVER, self
+
+    def retires(self, fiber: Fiber) -> bool:
+        """Whether the commit would retire `fiber`, by itself or with a parent."""
+        if not self.outgoing:
+            return False
+        node: Fiber | None = fiber
+        while node is not None:
+            if node in self.outgoing:
+                return True
+            node = node.parent
+        return False
+
+    # -- filling it
+
+    def retire(self, fiber: Fiber) -> None:
+        """Let the commit retire `fiber` and what it contains. Say so before mounting what takes its place."""
+        self.outgoing[fiber] = None
+
+    def replace(
+        self, fiber: Fiber, plugin: Plugin[Any] | None = None, config: BaseModel | dict[str, Any] | None = None
+    ) -> Fiber:
+        """Open another instance of `fiber` beside it, by default the same plugin and config; return the new one.
+
+        Fibers pinned to a service that `fiber` provides are replaced too, and those pinned to theirs.
+        """
+        from .fiber import Fiber
+
+        self.retire(fiber)
+        chosen = fiber.plugin if plugin is None else plugin
+        parsed = chosen.parse(fiber.config if plugin is None and config is None else config)
+        successor = Fiber(
+            self.kernel, fiber.parent, chosen, parsed, fiber.origin, identity=fiber.identity, stage=self,
+            optional=fiber.optional or not fiber.visible,
+        )  # fmt: skip
+        successor.replaces = fiber
+        for slot in list(fiber.provided):
+            for consumer in list(slot.pinned):
+                if consumer.visible and not self.retires(consumer):
+                    self.replace(consumer)
+        return successor
+
+    def progress(self, fiber: Fiber, settled: bool) -> None:
+        """A fiber of the stage came to rest, or was woken."""
+        if settled:
+            self.unsettled.pop(fiber, None)
+            if not self.unsettled and self._event is not None:
+                self._event.set()
+                self._event = None
+        else:
+            self.unsettled[fiber] = None
+
+    async def settled(self) -> None:
+        """Wait until nothing in the stage opens any more: each fiber is open, failed, or waits for what is not here.
+
+        Bounded by the deadline that each opening has of its own.
+        """
+        while self.unsettled:
+            if self._event is None:
+                self._event = anyio.Event()
+            await self._event.wait()
+
+    # -- ending it
+
+    def obstacles(self) -> list[str]:
+        """Why a commit would be refused just now, one sentence each."""
+        if self.over:
+            return ["the stage was committed or discarded before"]
+        found: list[str] = []
+        for fiber in self.incoming:
+            if fiber.is_loading:
+                found.append(f"{fiber.path!r} is still loading")
+            elif fiber.parent not in self.incoming and not fiber.optional and not fiber.is_open:
+                found.append(fiber.unready)
+            elif fiber.is_open and fiber.slots and (missing := fiber.missing()):
+                found.append(f"{fiber.path!r} needs {missing[0].name!r}, which is removed")
+        leaving = self._leaving()
+        return [*found, *self._lost(leaving), *self._doubled(leaving)]
+
+    def _leaving(self) -> dict[Fiber, None]:
+        found: dict[Fiber, None] = {}
+        for fiber in self.outgoing:
+            for member in fiber.family():
+                if not member.ended:
+                    found[member] = None
+        return found
+
+    def _lost(self, leaving: dict[Fiber, None]) -> Iterable[str]:
+        """Kept fibers that would lose a provider, or keep an object of one that is replaced."""
+        for fiber in leaving:
+            for slot in fiber.provided:
+                if slot.find(self) is None:
+                    for consumer in slot.consumers:
+                        if consumer.visible and consumer not in leaving:
+                            yield f"{consumer.path!r} needs {slot.name!r} of {fiber.path!r}, which is removed"
+                else:
+                    for consumer in slot.pinned:
+                        if consumer.visible and consumer not in leaving:
+                            yield f"{consumer.path!r} is pinned to {slot.name!r} of {fiber.path!r}, which is replaced"
+
+    def _doubled(self, leaving: dict[Fiber, None]) -> Iterable[str]:
+        """Slots and names that two fibers would hold at once."""
+        for fiber in self.incoming:
+            if not fiber.opened:
+                continue
+            for slot in fiber.provided:
+                for rival in slot.entries():
+                    if self._remains(rival.owner, fiber, leaving) and not rival.withdrawn:
+                        yield f"{slot.name!r} would be provided by both {rival.owner.path!r} and {fiber.path!r}"
+            for effect in fiber.effects:
+                table: object = getattr(effect, "table", None)
+                if isinstance(table, RegistryTable):
+                    name: str = effect.name  # type: ignore[attr-defined]
+                    for rival in table.rivals(effect.scope, name):
+                        if self._remains(rival.owner, fiber, leaving):
+                            yield f"{table.name} {name!r} would be of both {rival.owner.path!r} and {fiber.path!r}"
+
+    def _remains(self, rival: Fiber, fiber: Fiber, leaving: dict[Fiber, None]) -> bool:
+        if rival is fiber or rival in leaving or rival.ended:
+            return False
+        if rival.stage is self:
+            return rival.opened and rival.order > fiber.order  # say it once
+        return rival.visible or (rival.stage is not None and rival.stage.alone)
+
+    def commit(self) -> int:
+        """Publish every incoming fiber and retire every outgoing one; return the epoch of the new world.
+
+        One synchronous section: it awaits nothing and runs no code of plugins. Raises `CommitRefusedError`, publishing
+        nothing, when an incoming fiber is not open, a kept one would lose a provider, or a slot would have two.
+        """
+        reasons = self.obstacles()
+        if reasons:
+            raise CommitRefusedError(reasons)
+        return self._publish()
+
+    def commit_alone(self) -> None:
+        """Publish the one fiber this stage was made for, with those of its children that are open by now."""
+        reasons = list(self._doubled({}))
+        if reasons:
+            raise CommitRefusedError(reasons)
+        self._publish()
+
+    def _publish(self) -> int:
+        kernel = self.kernel
+        last = kernel.epoch
+        epoch = last + 1
+        self.over = True
+        tables: dict[Table, None] = {}
+        found: dict[ServiceSlot, None] = {}
+        lost: dict[ServiceSlot, None] = {}
+        leaving = self._leaving()
+        farewell = Farewell(last)
+        for fiber in leaving:
+            if fiber.visible:
+                fiber.retired = epoch
+                fiber.view = farewell
+                tables.update(dict.fromkeys(fiber.tables))
+                lost.update(dict.fromkeys(fiber.provided))
+            fiber.ended = True
+            fiber.awaits_parent = fiber.parent in leaving
+        for fiber in self.incoming:
+            fiber.stage = None
+            if fiber.replaces is not None:
+                self._succeed(fiber.replaces, fiber)
+            if fiber.opened and not fiber.hidden:
+                fiber.born = epoch
+                fiber.view = kernel.now
+                tables.update(dict.fromkeys(fiber.tables))
+                found.update(dict.fromkeys(fiber.provided))
+            elif not fiber.is_closing:
+                fiber.view = kernel.now
+        for lease in self.leases:
+            lease.settle(epoch)
+        kernel.epoch = epoch
+        for table in tables:
+            table.touch(epoch)
+        if found or lost:
+            kernel.services.version += 1
+        for fiber in leaving:
+            fiber.retire_now()
+        for fiber in self.incoming:
+            fiber.publish_now()
+        for slot in found:
+            kernel.wake_consumers(slot, replaced=slot in lost)
+        for slot in lost:
+            if slot not in found:
+                kernel.closing.lose(slot)
+        self.leases.clear()
+        kernel.tell_changes()
+        return epoch
+
+    def _succeed(self, old: Fiber, new: Fiber) -> None:
+        new.replaces = None
+        new.optional = old.optional
+        old.successor = new
+        if old.mounted is not None:
+            old.mounted.pass_to(new)
+
+    async def discard(self) -> None:
+        """Close everything in the stage, as if it had never been. What still loads is cancelled now."""
+        if self.over:
+            return
+        self.over = True
+        with anyio.CancelScope(shield=True):
+            for fiber in list(self.incoming):
+                fiber.end()
+            for fiber in list(self.incoming):
+                await self.kernel.closing.wait_closed(fiber)
+
+    async def drop(self, fiber: Fiber) -> None:
+        """Take one incoming fiber, with its children, out of the stage and close it."""
+        members = list(fiber.family())
+        fiber.end()
+        await self.kernel.closing.wait_closed(fiber)
+        for member in members:
+            self.incoming.pop(member, None)
+            self.unsettled.pop(member, None)
+
+    async def __aenter__(self) -> Stage:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.discard()
