@@ -12,8 +12,7 @@ import contextvars
 import inspect
 import math
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -56,7 +55,7 @@ class Activation:
         self._body: Coroutine[Any, Any, Any] | None = None
         self._generator: AsyncGenerator[None, None] | None = None
         self._limit = anyio.CancelScope()
-        self._valves: list[anyio.CancelScope] = []
+        self._valves = [anyio.CancelScope()]
         self._cut = False
         self._foreign: BaseException | None = None  # a cancellation by a scope of the body's own
         self._pending: BaseException | None = None  # our own cancellation, to be handed to the scope that asked for it
@@ -110,7 +109,7 @@ class Activation:
         if fiber.stage is None:
             fiber.enter(Stage(kernel, alone=True))
         self.task_id = anyio.get_current_task().id
-        with self._limit, self._valve():
+        with self._limit, self._valves[0]:
             await self._open()
             if self.failure is None:
                 self._publish()
@@ -122,15 +121,6 @@ class Activation:
             if self._pending is not None:
                 raise self._pending
         self._judge()
-
-    @contextmanager
-    def _valve(self) -> Iterator[None]:
-        with anyio.CancelScope() as valve:
-            self._valves.append(valve)
-            try:
-                yield
-            finally:
-                self._valves.remove(valve)
 
     async def _open(self) -> None:
         fiber = self.fiber
@@ -153,12 +143,16 @@ class Activation:
         self._body = None
         fiber.kernel.watchdog.disarm(self)
         fiber.vars = contextvars.copy_context()
-        if self.failure is None and self._cut:
-            self.failure = self._unwanted()
+        if self.failure is None and self._limit.cancel_called:  # it went on all the same
+            self.failure = self._too_late()
         self._loaded = True
 
-    def _unwanted(self) -> LoadTimeoutError:
-        return LoadTimeoutError(self.fiber.path, f"plugin {self.fiber.path!r} was ended while it was loading")
+    def _too_late(self) -> LoadTimeoutError:
+        path, timing = self.fiber.path, self.fiber.kernel.timing
+        if self._cut:
+            return LoadTimeoutError(path, f"plugin {path!r} was ended while it was loading")
+        seconds = timing.unload if self._loaded else timing.load
+        return LoadTimeoutError(path, f"plugin {path!r} did not finish {self.phase} in {seconds:g} s")
 
     def _failed(self, exc: BaseException) -> None:
         """Sort what came out of the plugin: its failure, our deadline, or what must end the process."""
@@ -166,10 +160,7 @@ class Activation:
         if isinstance(exc, anyio.get_cancelled_exc_class()):
             if self._limit.cancel_called:
                 self._pending = exc
-                timing = fiber.kernel.timing
-                seconds = timing.unload if self._loaded else timing.load
-                text = f"plugin {fiber.path!r} did not finish {self.phase} in {seconds:g} s"
-                exc = self._unwanted() if self._cut else LoadTimeoutError(fiber.path, text)
+                exc = self._too_late()
             else:
                 stray = StrayCancellationError(
                     fiber.path, f"plugin {fiber.path!r} was cancelled while {self.phase} by something it awaited"
@@ -219,7 +210,10 @@ class Activation:
     async def _sleep(self) -> None:
         """Wait to be woken, also when a scope that the body holds open was cancelled: a failed task group, mostly."""
         try:
-            with anyio.CancelScope(shield=self._interrupted):
+            if self._interrupted:
+                with anyio.CancelScope(shield=True):
+                    await self.fiber.pulse()
+            else:
                 await self.fiber.pulse()
         except anyio.get_cancelled_exc_class() as exc:
             self._foreign = exc
@@ -247,11 +241,9 @@ class Activation:
     async def _close(self) -> None:
         fiber = self.fiber
         fiber.enter_state(FiberState.UNLOADING)
-        seconds = fiber.kernel.timing.unload
-        self._close_by = anyio.current_time() + seconds
-        fiber.kernel.watchdog.arm(self, seconds)
+        self._begin_closing(fiber.kernel.timing.unload)
         for child in list(fiber.kids):
-            if child.mounted is None:  # prepared in a stage, and not ours yet
+            if child.mounted is None and child.keeper is None:  # prepared in a stage, and not ours yet
                 child.end()
                 child.release()
         await self._unwind()
@@ -267,6 +259,16 @@ class Activation:
             except BaseException as exc:
                 self._failed_closing(exc)
         fiber.kernel.watchdog.disarm(self)
+        for child in list(fiber.kids):  # of the root: keepers, last of all
+            child.end()
+            child.release()
+        for child in list(fiber.kids):
+            with anyio.CancelScope(shield=True):
+                await child.closing()
+
+    def _begin_closing(self, seconds: float) -> None:
+        self._close_by = anyio.current_time() + seconds
+        self.fiber.kernel.watchdog.arm(self, seconds)
 
     def _failed_closing(self, exc: BaseException) -> None:
         """An error after the `yield` does not undo the end of a plugin: it is logged, unless it explains a failure."""
@@ -297,19 +299,36 @@ class Activation:
             except anyio.get_cancelled_exc_class() as exc:
                 if self._limit.cancel_called:
                     self._pending = exc
-                    self.fiber.report("cleanup did not finish in time", effect=effect.label)
+                    self._overdue(effect)
                 else:
                     self.fiber.report("cleanup was cancelled by something it awaited", effect=effect.label, error=exc)
 
     async def _bounded(self, effect: Effect, result: Any) -> None:
         """Await a cleanup. The cancelled scopes around it do not reach it, but the deadline of the closing does."""
-        if effect.unwinds_in_place or self.late or not self._interrupted:
+        if effect.waits_elsewhere:
+            await self._wait_elsewhere(result)
+        elif effect.unwinds_in_place or self.late or not self._interrupted:
             await result
-            return
-        with anyio.CancelScope(shield=True, deadline=self._close_by) as own, self._valve():
+        else:
+            valve = anyio.CancelScope()
+            self._valves.append(valve)
+            with anyio.CancelScope(shield=True, deadline=self._close_by) as own, valve:
+                await result
+            self._valves.remove(valve)
+            if own.cancelled_caught:
+                self._overdue(effect)
+
+    async def _wait_elsewhere(self, result: Any) -> None:
+        """Wait for other fibers, which have deadlines of their own; ours stands still meanwhile."""
+        left = self._close_by - anyio.current_time()
+        self.fiber.kernel.watchdog.disarm(self)
+        with anyio.CancelScope(shield=True):
             await result
-        if own.cancelled_caught:
-            self.fiber.report("cleanup did not finish in time", effect=effect.label)
+        self._begin_closing(max(left, 0))
+
+    def _overdue(self, effect: Effect) -> None:
+        self.fiber.report("cleanup did not finish in time", effect=effect.label)
+        effect.overdue()
 
     def _judge(self) -> None:
         """What this life leaves behind: an error, and whether it counts as a crash after having been active."""

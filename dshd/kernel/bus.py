@@ -98,11 +98,17 @@ class Bus:
         """Listen to one dispatch: the listener is removed before its first call."""
         check_colour(event, listener)
 
+        async def abstain() -> None:
+            pass
+
         def heard(*args: Any) -> Any:
-            if not effect.live:
-                return None if len(args) == 1 else args[1]()
-            effect.release()
-            return listener(*args)
+            if effect.live:
+                effect.release()
+                return listener(*args)
+            # Another dispatch had selected this listener before the first call removed it.
+            if isinstance(event, Waterfall):
+                return args[1]()
+            return None if isinstance(event, (Emit, Bail)) else abstain()
 
         effect: Effect = self.on(event, heard, priority=priority, prepend=prepend)
         return effect

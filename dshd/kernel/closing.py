@@ -64,6 +64,7 @@ class Closing:
                     table.touch(self._kernel.epoch)
                 lost.update(dict.fromkeys(fiber.provided))
             for slot in lost:
+                slot.announce()
                 queue += [consumer for consumer in self._losers(slot) if consumer not in gone]
         for fiber in gone:
             fiber.retire_now()
@@ -164,16 +165,11 @@ class Closing:
             return
         was_ended = fiber.ended
         place = place_of(activation.waiting_in)
-        fiber.abandoned = True
         fiber.ended = True
         self.withdraw(fiber)
+        fiber.abandoned = True
         activation.abandon()
-        left = []
-        for effect in reversed(list(fiber.effects)):
-            if effect.severable:
-                effect.release()
-            else:
-                left.append(effect.label)
+        left = [effect.label for effect in reversed(list(fiber.effects)) if not effect.sever()]
         for child in list(fiber.kids):
             child.end()
             child.release()

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 
 from . import internal
 from .bus import Bus
-from .effects import AsyncEntered, Cleanup, Composite, Deferred, Effect, Entered, Scope
+from .effects import AsyncEntered, Cleanup, Composite, Deferred, Effect, Entered, Mounted, Scope
 from .epochs import NEVER, Lease, View
-from .errors import ServiceNotDeclaredError, ServiceUnavailableError, WrongTaskError
-from .fiber import Fiber, Mounted
+from .errors import InactiveFiberError, ServiceNotDeclaredError, ServiceUnavailableError, WrongTaskError
+from .fiber import Fiber
 from .keepers import shared
 from .keys import DEFAULT_REALM, Realm, RegistryKey, ServiceKey, SharedKey
 from .plugin import Plugin
@@ -340,14 +340,12 @@ class Context(Bus):
         parent = self.owner
         label = f"plugin {id or plugin.name}"
         parent.check(label, self.scope)
+        if stage is not None and stage.over:
+            raise InactiveFiberError("the stage", "over", label)
         parsed = plugin.parse(config)
-        number = 1
-        if id is None:
-            taken = {kid.identity for kid in parent.kids}
-            while (plugin.name, number) in taken:
-                number += 1
+        identity = (id, 1) if id is not None else parent.child_names().vacant(plugin.name)
         fiber = Fiber(
-            self.kernel, parent, plugin, parsed, self, identity=(id or plugin.name, number), stage=stage,
+            self.kernel, parent, plugin, parsed, self, identity=identity, stage=stage,
             optional=optional,
         )  # fmt: skip
         Mounted(parent, fiber, self.scope)

@@ -160,9 +160,15 @@ async def serial(ctx: Bus, event: Any, listeners: tuple[Entry, ...], payload: ob
 
 
 async def waterfall(ctx: Bus, event: Any, listeners: tuple[Entry, ...], payload: object, inner: Inner) -> Any:
+    if not event.policy:
+        lease = Lease(ctx.kernel, ctx.view, event.name)
+        try:
+            return await _call(listeners[0], payload, _Delegation(listeners, 1, payload, inner))
+        finally:
+            lease.release()
     leases = _hold(ctx, event)
     try:
-        return await _Delegation(listeners, 0, payload, inner)()
+        return await _call(listeners[0], payload, _Delegation(listeners, 1, payload, inner))
     finally:
         for lease in leases:
             lease.release()

@@ -22,6 +22,8 @@ async def drive(fiber: Fiber) -> None:
             fiber.activation = activation = Activation(fiber)
             try:
                 await activation.run()
+            except anyio.get_cancelled_exc_class() as exc:
+                _cancelled_from_outside(fiber, exc)
             finally:
                 _reset(fiber)
             if fiber.ended:
@@ -30,6 +32,18 @@ async def drive(fiber: Fiber) -> None:
                 break
     finally:
         _finish(fiber)
+
+
+def _cancelled_from_outside(fiber: Fiber, exc: BaseException) -> None:
+    """Somebody cancelled the task itself, past every scope. Let that end one wait, never the task group we run in."""
+    fiber.report("the task of a plugin was cancelled from outside", error=exc)
+
+
+async def _pause(fiber: Fiber) -> None:
+    try:
+        await fiber.pulse()
+    except anyio.get_cancelled_exc_class() as exc:
+        _cancelled_from_outside(fiber, exc)
 
 
 async def _wait_until_ready(fiber: Fiber) -> bool:
@@ -42,7 +56,7 @@ async def _wait_until_ready(fiber: Fiber) -> bool:
         if fiber.stage is not None:
             fiber.stage.progress(fiber, settled=True)
         fiber.notify()
-        await fiber.pulse()
+        await _pause(fiber)
     return False
 
 
@@ -59,8 +73,14 @@ async def _wait_to_retry(fiber: Fiber) -> bool:
             break
         if _providers(fiber) != seen and fiber.is_ready():
             break
-        with anyio.CancelScope(deadline=float("inf") if until is None else until):
-            await fiber.pulse()
+        with anyio.CancelScope() as scope:
+            scope.deadline = float("inf") if until is None else until
+            try:
+                await fiber.pulse()
+            except anyio.get_cancelled_exc_class() as exc:
+                if scope.cancel_called:
+                    raise
+                _cancelled_from_outside(fiber, exc)
     fiber.retry_asked = False
     return not fiber.ended
 
@@ -95,6 +115,7 @@ def _finish(fiber: Fiber) -> None:
         slot.retire()
     if fiber.parent is not None:
         fiber.parent.kids.pop(fiber, None)
+        fiber.parent.child_names().release(fiber.identity)
     if fiber.mounted is not None:
         fiber.mounted.leave_books()
     if fiber.stage is not None:

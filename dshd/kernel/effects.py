@@ -1,8 +1,8 @@
 """Effects: what a fiber contributed, and how each is undone.
 
 Registering, owning and undoing are one thing: every contribution of a plugin is an `Effect` in the dictionary of its
-fiber, undone once, last first, each awaited before the next. The kinds that belong to a table, a task, a child or a
-keeper are declared beside these; here are the effect itself, the generic kinds and the composite.
+fiber, undone once, last first, each awaited before the next. The kinds that belong to a table, a task or a keeper
+are declared beside these; here are the effect itself, the generic kinds, the child and the composite.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Effect:
     unwinds_in_place = False
     """Whether undoing must see the cancellation of the scopes around it (what was entered must be left in order)."""
 
-    severable = False
-    """Whether it can be undone at once and without its owner's task, as it must be when that task is abandoned."""
+    waits_elsewhere = False
+    """Whether undoing waits for other fibers, which have deadlines of their own."""
 
     def __init__(self, owner: Fiber, label: str, scope: Scope | None = None) -> None:
         self.owner = owner
@@ -78,6 +78,13 @@ class Effect:
     def release(self) -> Awaitable[object] | object:
         """Leave the books and undo. Returns what `undo` returned; `None` if it was undone before."""
         return self.undo() if self.leave_books() else None
+
+    def sever(self) -> bool:
+        """Undo without the owner's task, which was abandoned; answers whether that was possible."""
+        return False
+
+    def overdue(self) -> None:
+        """Undoing it did not end before the deadline of the closing."""
 
     async def dispose(self) -> None:
         """Undo now. A second call does nothing and does not wait for a teardown already under way."""
@@ -156,6 +163,33 @@ class Composite(Effect):
 
     async def undo(self) -> None:
         await unwind(self._parts)
+
+
+class Mounted(Effect):
+    """A child plugin, as its parent's effect. After an update it stands for the new instance."""
+
+    __slots__ = ("child",)
+    waits_elsewhere = True
+
+    def __init__(self, owner: Fiber, child: Fiber, scope: Scope | None = None) -> None:
+        self.child = child
+        child.mounted = self
+        super().__init__(owner, f"plugin {child.path}", scope)
+
+    def undo(self) -> Awaitable[None]:
+        self.child.end()
+        self.child.release()
+        return self.owner.kernel.closing.wait_closed(self.child)
+
+    def sever(self) -> bool:
+        self.child.end()
+        self.child.release()
+        return self.leave_books()
+
+    def pass_to(self, successor: Fiber) -> None:
+        self.child.mounted = None
+        self.child = successor
+        successor.mounted = self
 
 
 class Scope:

@@ -8,14 +8,16 @@ synchronous section changes what everybody sees, at once.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .errors import LeaseEndedError
 
 if TYPE_CHECKING:
+    from .effects import Scope
     from .fiber import Fiber
     from .runtime import Kernel
     from .stage import Stage
+    from .tables import Entry, Table
 
 NEVER = 1 << 62
 """The epoch of what has not happened."""
@@ -74,15 +76,20 @@ class Lease:
     disposes of is gone for leases too. A lease taken inside a stage is of the stage, and of its epoch once committed.
     """
 
-    __slots__ = ("_kernel", "cache", "epoch", "held", "since", "stage", "who")
+    __slots__ = ("_cache", "_kernel", "epoch", "held", "since", "stage", "who")
 
     def __init__(self, kernel: Kernel, view: View, who: str) -> None:
         self._kernel = kernel
         self.who = who
         self.since = time.monotonic()
         self.held = True
-        self.cache: dict[Any, tuple[int, Any]] = {}
-        self.epoch, self.stage = view.anchor()
+        self._cache: dict[tuple[Table, Scope | None], tuple[int, tuple[Entry, ...]]] | None = None
+        self.epoch: int
+        self.stage: Stage | None
+        if view is kernel.now:
+            self.epoch, self.stage = kernel.epoch, None
+        else:
+            self.epoch, self.stage = view.anchor()
         if self.stage is not None:
             self.stage.leases[self] = None
         else:
@@ -97,6 +104,17 @@ class Lease:
     def anchor(self) -> tuple[int, Stage | None]:
         self.check()
         return self.epoch, self.stage
+
+    def remember(self, table: Table, scope: Scope | None) -> tuple[Entry, ...]:
+        """What this lease sees in a table that has changed since, kept until it changes again."""
+        if self._cache is None:
+            self._cache = {}
+        known = self._cache.get((table, scope))
+        if known is not None and known[0] == table.version:
+            return known[1]
+        found = table.select(self, scope)
+        self._cache[table, scope] = (table.version, found)
+        return found
 
     def settle(self, epoch: int) -> None:
         """The stage this lease was taken in became `epoch`."""

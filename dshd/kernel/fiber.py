@@ -9,7 +9,7 @@ may span the `yield`. Unloading wakes a plugin, it does not cancel it; cancellat
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,9 +18,10 @@ import structlog
 from pydantic import BaseModel
 
 from .driver import drive
-from .effects import Effect, Scope
+from .effects import Effect, Mounted, Scope
 from .epochs import NEVER, View
 from .errors import InactiveFiberError
+from .paths import Identity, Names, Order, text_of
 from .plugin import Plugin
 from .stage import Stage
 from .states import FiberState
@@ -45,34 +46,14 @@ _OPEN: Final = (FiberState.LOADING, FiberState.ACTIVE)
 _RESTING: Final = (FiberState.ACTIVE, FiberState.FAILED, FiberState.DISPOSED)
 
 
-class Mounted(Effect):
-    """A child plugin, as its parent's effect. After an update it stands for the new instance."""
-
-    __slots__ = ("child",)
-
-    def __init__(self, owner: Fiber, child: Fiber, scope: Scope | None = None) -> None:
-        self.child = child
-        child.mounted = self
-        super().__init__(owner, f"plugin {child.path}", scope)
-
-    def undo(self) -> Awaitable[None]:
-        self.child.end()
-        self.child.release()
-        return self.owner.kernel.closing.wait_closed(self.child)
-
-    def pass_to(self, successor: Fiber) -> None:
-        self.child.mounted = None
-        self.child = successor
-        successor.mounted = self
-
-
 class Fiber:
     """One mounted plugin. What owners use is here: its state, `settled`, `update`, `retry` and `dispose`."""
 
     __slots__ = (
         "__weakref__", "_event", "_pulse", "abandoned", "activation", "awaits_parent", "born", "config",
         "contributions", "crashes", "ctx", "effects", "ended", "error", "hidden", "identity", "keeper", "kernel",
-        "kids", "lost", "mounted", "on_publish", "on_retire", "opened", "optional", "order", "origin", "parent",
+        "kids", "lost", "mounted",
+        "names", "on_publish", "on_retire", "opened", "optional", "order", "origin", "parent",
         "path", "plugin", "provided", "released", "replaces", "retired", "retry_asked", "slots", "stage", "state",
         "stirring", "successor", "tables", "updating", "vars", "view", "visible_tasks",
     )  # fmt: skip
@@ -85,7 +66,7 @@ class Fiber:
         config: BaseModel,
         origin: Context | None,
         *,
-        identity: tuple[str, int] | None = None,
+        identity: Identity | None = None,
         stage: Stage | None = None,
         optional: bool = False,
         keeper: Keeper | None = None,
@@ -93,9 +74,9 @@ class Fiber:
         from .context import Context
 
         self.kernel, self.parent, self.plugin, self.config, self.origin = kernel, parent, plugin, config, origin
-        self.identity = identity or (plugin.name, 1)
-        self.order: tuple[tuple[str, int], ...] = (*(parent.order if parent and parent.parent else ()), self.identity)
-        self.path = "/".join(name if n == 1 else f"{name}#{n}" for name, n in self.order)
+        self.identity: Identity = identity or (plugin.name, 1)
+        self.order: Order = (*(parent.order if parent and parent.parent else ()), self.identity)
+        self.path = text_of(self.order)
         self.optional = optional
         self.keeper = keeper
         self.state = FiberState.PENDING
@@ -126,6 +107,7 @@ class Fiber:
         self.provided: dict[ServiceSlot, Binding] = {}
         self.contributions = 0
         self.kids: dict[Fiber, None] = {}
+        self.names: Names | None = None  # of the kids
         self.visible_tasks: dict[SpawnedTask, None] = {}
         self.on_publish: anyio.Event | None = None
         self.on_retire: anyio.Event | None = None
@@ -139,6 +121,7 @@ class Fiber:
         self.vars.run(current_fiber.set, self)
         if parent is not None:
             parent.kids[self] = None
+            parent.child_names().take(self.identity)
         kernel.adopt(self)
         world = stage if stage is not None else parent.stage if parent is not None else None
         if world is not None:
@@ -159,8 +142,7 @@ class Fiber:
     @property
     def row(self) -> str:
         """The path of the row this fiber belongs to: its own, or that of the topmost parent under the root."""
-        name, n = self.order[0]
-        return name if n == 1 else f"{name}#{n}"
+        return text_of(self.order[:1])
 
     @property
     def visible(self) -> bool:
@@ -209,6 +191,11 @@ class Fiber:
         while fiber.successor is not None:
             fiber = fiber.successor
         return fiber
+
+    def child_names(self) -> Names:
+        if self.names is None:
+            self.names = Names()
+        return self.names
 
     def lineage(self) -> Iterator[Fiber]:
         """This fiber and its parents, up to the root."""
@@ -348,6 +335,8 @@ class Fiber:
             task.cancel()
         if self.on_retire is not None:
             self.on_retire.set()
+        if self.lost and not self.ended and self.stage is not None:
+            self.stage.progress(self, settled=False)
         if self.state is FiberState.LOADING and self.activation is not None and self.ended:
             self.activation.cut()
         self.wake()

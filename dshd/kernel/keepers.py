@@ -83,8 +83,6 @@ class Hold(Effect):
 
     __slots__ = ("_keeper",)
 
-    severable = True
-
     def __init__(self, owner: Fiber, keeper: Keeper) -> None:
         self._keeper = keeper
         keeper.holders[owner] = keeper.holders.get(owner, 0) + 1
@@ -92,6 +90,10 @@ class Hold(Effect):
 
     def undo(self) -> None:
         self._keeper.let_go(self.owner)
+
+    def sever(self) -> bool:
+        self.release()
+        return True
 
 
 async def shared(ctx: Context, key: SharedKey[T], open: Callable[[Context], AsyncIterator[T]]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict
@@ -42,8 +43,9 @@ class Plugin(Generic[C]):
     provides: tuple[ServiceKey[Any], ...] = ()
     """Services the body may provide. Declared, so that a tree can be checked before anything is opened."""
 
-    @property
+    @cached_property
     def yields(self) -> bool:
+        """Whether the body is of the kind that yields."""
         return inspect.isasyncgenfunction(self.body)
 
     def parse(self, config: BaseModel | dict[str, Any] | None) -> C:

@@ -77,6 +77,7 @@ class Kernel:
         self.spies = self.listeners(internal.DISPATCH)
         self.readers = self.listeners(internal.GET)
         self._status = self.listeners(internal.STATUS)
+        self.service_listeners = self.listeners(internal.SERVICE)
 
     # -- tables
 
@@ -157,7 +158,7 @@ class Kernel:
 
     def tell_changes(self) -> None:
         """Announce what has changed since the last time, once each. Listeners may change more; that is told after."""
-        if self._telling:
+        if self._telling or not self._changes:
             return
         self._telling = True
         try:

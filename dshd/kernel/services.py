@@ -71,10 +71,16 @@ class ServiceSlot(Table):
     def announce(self) -> None:
         self.kernel.note_change(self)
 
+    def taken_by(self, provider: Fiber) -> None:
+        """A commit has made `provider` the one."""
+        if self.kernel.service_listeners.size:
+            self.announce()
+        else:
+            self.known = provider
+
     def touch(self, epoch: int) -> None:
         super().touch(epoch)
         self.kernel.services.version += 1
-        self.announce()
 
     def retire(self) -> None:
         if not self.consumers:
@@ -117,6 +123,7 @@ class Binding(Entry):
 
     __slots__ = ()
     table: ServiceSlot
+    waits_elsewhere = True
 
     def __init__(self, owner: Fiber, slot: ServiceSlot, make: Callable[[Context], Any]) -> None:
         slot.admit(owner)
@@ -136,6 +143,11 @@ class Binding(Entry):
                 return self._remove_after(closing)
         self._remove()
         return None
+
+    def sever(self) -> bool:
+        if self.leave_books():
+            self._remove()
+        return True
 
     def _remove(self) -> None:
         self.owner.provided.pop(self.table, None)

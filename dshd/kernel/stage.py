@@ -117,6 +117,9 @@ class Stage:
 
     def obstacles(self) -> list[str]:
         """Why a commit would be refused just now, one sentence each."""
+        return self._obstacles(self._leaving())
+
+    def _obstacles(self, leaving: dict[Fiber, None]) -> list[str]:
         if self.over:
             return ["the stage was committed or discarded before"]
         found: list[str] = []
@@ -127,13 +130,12 @@ class Stage:
                 found.append(fiber.unready)
             elif fiber.is_open and fiber.slots and (missing := fiber.missing()):
                 found.append(f"{fiber.path!r} needs {missing[0].name!r}, which is removed")
-        leaving = self._leaving()
         return [*found, *self._lost(leaving), *self._doubled(leaving)]
 
     def _leaving(self) -> dict[Fiber, None]:
         found: dict[Fiber, None] = {}
         for fiber in self.outgoing:
-            for member in fiber.family():
+            for member in fiber.family() if fiber.kids else (fiber,):
                 if not member.ended:
                     found[member] = None
         return found
@@ -160,13 +162,11 @@ class Stage:
                 for rival in slot.entries():
                     if self._remains(rival.owner, fiber, leaving) and not rival.withdrawn:
                         yield f"{slot.name!r} would be provided by both {rival.owner.path!r} and {fiber.path!r}"
-            for effect in fiber.effects:
-                table: object = getattr(effect, "table", None)
+            for table in fiber.tables:
                 if isinstance(table, RegistryTable):
-                    name: str = effect.name  # type: ignore[attr-defined]
-                    for rival in table.rivals(effect.scope, name):
+                    for rival in table.rivals_of(fiber):
                         if self._remains(rival.owner, fiber, leaving):
-                            yield f"{table.name} {name!r} would be of both {rival.owner.path!r} and {fiber.path!r}"
+                            yield f"{rival.label!r} would be of both {rival.owner.path!r} and {fiber.path!r}"
 
     def _remains(self, rival: Fiber, fiber: Fiber, leaving: dict[Fiber, None]) -> bool:
         if rival is fiber or rival in leaving or rival.ended:
@@ -181,34 +181,35 @@ class Stage:
         One synchronous section: it awaits nothing and runs no code of plugins. Raises `CommitRefusedError`, publishing
         nothing, when an incoming fiber is not open, a kept one would lose a provider, or a slot would have two.
         """
-        reasons = self.obstacles()
+        leaving = self._leaving()
+        reasons = self._obstacles(leaving)
         if reasons:
             raise CommitRefusedError(reasons)
-        return self._publish()
+        return self._publish(leaving)
 
     def commit_alone(self) -> None:
         """Publish the one fiber this stage was made for, with those of its children that are open by now."""
         reasons = list(self._doubled({}))
         if reasons:
             raise CommitRefusedError(reasons)
-        self._publish()
+        self._publish({})
 
-    def _publish(self) -> int:
+    def _publish(self, leaving: dict[Fiber, None]) -> int:
         kernel = self.kernel
         last = kernel.epoch
         epoch = last + 1
         self.over = True
-        tables: dict[Table, None] = {}
-        found: dict[ServiceSlot, None] = {}
-        lost: dict[ServiceSlot, None] = {}
-        leaving = self._leaving()
+        tables: set[Table] = set()
+        found: dict[ServiceSlot, Fiber] = {}
+        lost: dict[ServiceSlot, Fiber] = {}
         farewell = Farewell(last)
         for fiber in leaving:
             if fiber.visible:
                 fiber.retired = epoch
                 fiber.view = farewell
-                tables.update(dict.fromkeys(fiber.tables))
-                lost.update(dict.fromkeys(fiber.provided))
+                tables.update(fiber.tables)
+                for slot in fiber.provided:
+                    lost[slot] = fiber
             fiber.ended = True
             fiber.awaits_parent = fiber.parent in leaving
         for fiber in self.incoming:
@@ -218,8 +219,9 @@ class Stage:
             if fiber.opened and not fiber.hidden:
                 fiber.born = epoch
                 fiber.view = kernel.now
-                tables.update(dict.fromkeys(fiber.tables))
-                found.update(dict.fromkeys(fiber.provided))
+                tables.update(fiber.tables)
+                for slot in fiber.provided:
+                    found[slot] = fiber
             elif not fiber.is_closing:
                 fiber.view = kernel.now
         for lease in self.leases:
@@ -227,16 +229,17 @@ class Stage:
         kernel.epoch = epoch
         for table in tables:
             table.touch(epoch)
-        if found or lost:
-            kernel.services.version += 1
         for fiber in leaving:
             fiber.retire_now()
         for fiber in self.incoming:
             fiber.publish_now()
-        for slot in found:
-            kernel.wake_consumers(slot, replaced=slot in lost)
+        for slot, fiber in found.items():
+            slot.taken_by(fiber)
+            if slot.consumers:
+                kernel.wake_consumers(slot, replaced=slot in lost)
         for slot in lost:
             if slot not in found:
+                slot.announce()
                 kernel.closing.lose(slot)
         self.leases.clear()
         kernel.tell_changes()

@@ -7,10 +7,11 @@ tuple while no fiber with entries here was published or retired since the lease 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from .effects import Effect, Scope
 from .epochs import Lease, View
+from .paths import Order
 
 if TYPE_CHECKING:
     from .fiber import Fiber
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 FIRST = -(1 << 30)
 """The priority of what was registered with `prepend=True`."""
 
-Order: TypeAlias = "tuple[int, tuple[tuple[str, int], ...], int]"
-
 
 class Entry(Effect):
     """A contribution to a table: a listener, a registered value, a provided service.
@@ -30,8 +29,6 @@ class Entry(Effect):
     """
 
     __slots__ = ("name", "number", "priority", "table", "value", "withdrawn")
-
-    severable = True
 
     def __init__(
         self,
@@ -58,7 +55,12 @@ class Entry(Effect):
         self.table.remove(self)
         self.owner.kernel.tell_changes()
 
-    def order(self) -> Order:
+    def sever(self) -> bool:
+        if self.leave_books():
+            self.table.remove(self)
+        return True
+
+    def order(self) -> tuple[int, Order, int]:
         return (self.priority, self.owner.order, self.number)
 
     @property
@@ -149,11 +151,11 @@ class Table:
         if scope is None or scope not in self._buckets:
             found = self.now
             if found is None:
-                found = self.now = self._select(self.kernel.now, None)
+                found = self.now = self.select(self.kernel.now, None)
             return found
         found = self._scoped.get(scope)
         if found is None:
-            found = self._scoped[scope] = self._select(self.kernel.now, scope)
+            found = self._scoped[scope] = self.select(self.kernel.now, scope)
         return found
 
     def read(self, view: View, scope: Scope | None = None) -> tuple[Entry, ...]:
@@ -163,17 +165,11 @@ class Table:
         if isinstance(view, Lease):
             view.check()
             if view.stage is not None:
-                return self._select(view, scope)
+                return self.select(view, scope)
             if self.changed_at <= view.epoch:
                 return self.present(scope)
-            cached = view.cache.get((self, scope))
-            if cached is not None and cached[0] == self.version:
-                found: tuple[Entry, ...] = cached[1]
-                return found
-            found = self._select(view, scope)
-            view.cache[self, scope] = (self.version, found)
-            return found
-        return self._select(view, scope)
+            return view.remember(self, scope)
+        return self.select(view, scope)
 
     def read_policy(self, view: View, scope: Scope | None = None) -> tuple[Entry, ...]:
         """Everything visible now, and of what `view` sees those whose row has no successor now.
@@ -191,7 +187,7 @@ class Table:
             return present
         return tuple(sorted([*present, *extra], key=Entry.order))
 
-    def _select(self, view: View, scope: Scope | None) -> tuple[Entry, ...]:
+    def select(self, view: View, scope: Scope | None) -> tuple[Entry, ...]:
         sees = view.sees
         found = [e for e in self._buckets.get(None, ()) if not e.withdrawn and sees(e.owner)]
         if scope is not None:
@@ -204,18 +200,20 @@ class Table:
 class RegistryTable(Table):
     """The entries of one registry key in one realm: named, and unique among those that somebody could see together."""
 
-    __slots__ = ("_maps", "_names", "dropped", "key", "realm")
+    __slots__ = ("_maps", "_names", "_owned", "dropped", "key", "realm")
 
     def __init__(self, kernel: Kernel, key: RegistryKey[Any], realm: Realm) -> None:
         super().__init__(kernel, key.name)
         self.key = key
         self.realm = realm
         self._names: dict[tuple[Scope | None, str], dict[Entry, None]] = {}
+        self._owned: dict[Fiber, dict[Entry, None]] = {}
         self._maps: dict[int, tuple[tuple[Entry, ...], dict[str, Entry]]] = {}
         self.dropped = False
 
     def add(self, entry: Entry) -> None:
         self._names.setdefault((entry.scope, entry.name), {})[entry] = None
+        self._owned.setdefault(entry.owner, {})[entry] = None
         super().add(entry)
 
     def remove(self, entry: Entry) -> None:
@@ -223,11 +221,20 @@ class RegistryTable(Table):
         del same[entry]
         if not same:
             del self._names[entry.scope, entry.name]
+        own = self._owned[entry.owner]
+        del own[entry]
+        if not own:
+            del self._owned[entry.owner]
         super().remove(entry)
 
     def rivals(self, scope: Scope | None, name: str) -> tuple[Entry, ...]:
         """Every entry of this name and scope, of every generation."""
         return tuple(self._names.get((scope, name), ()))
+
+    def rivals_of(self, fiber: Fiber) -> list[Entry]:
+        """Entries of others under the names that `fiber` has here."""
+        mine = self._owned.get(fiber, ())
+        return [e for own in mine for e in self._names[own.scope, own.name] if e.owner is not fiber]
 
     def by_name(self, entries: tuple[Entry, ...]) -> dict[str, Entry]:
         """The entries by name, those of a scope before global ones of the same name. Not to be changed."""

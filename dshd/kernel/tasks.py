@@ -25,9 +25,18 @@ if TYPE_CHECKING:
 class SpawnedTask(Effect):
     """One task as an effect: undoing it cancels the task and waits for its end."""
 
-    severable = True
-
-    __slots__ = ("_args", "_finished", "_func", "_limit", "_started", "_valve", "_vars", "coroutine", "name")
+    __slots__ = (
+        "_args",
+        "_finished",
+        "_func",
+        "_limit",
+        "_started",
+        "_task_id",
+        "_valve",
+        "_vars",
+        "coroutine",
+        "name",
+    )
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class SpawnedTask(Effect):
         self._valve = anyio.CancelScope()
         self._finished = anyio.Event()
         self._started = False
+        self._task_id = 0
         self.coroutine: Any = None
         inside = owner.state is FiberState.LOADING and current_fiber.get() is owner
         self._vars = contextvars.copy_context() if inside else None
@@ -82,11 +92,16 @@ class SpawnedTask(Effect):
 
     async def undo(self) -> None:
         self.cancel()
-        try:
+        if anyio.get_current_task().id != self._task_id:  # a task that undoes itself ends, it cannot wait for that
             await self._finished.wait()
-        except anyio.get_cancelled_exc_class():
-            self.abandon()
-            raise
+
+    def sever(self) -> bool:
+        self.cancel()
+        self.overdue()
+        return True
+
+    def overdue(self) -> None:
+        self.abandon()
 
     def _ended(self) -> None:
         self.leave_books()
@@ -94,6 +109,7 @@ class SpawnedTask(Effect):
         self._finished.set()
 
     async def _run(self) -> None:
+        self._task_id = anyio.get_current_task().id
         try:
             with self._limit, self._valve:
                 if not self._limit.cancel_called:
