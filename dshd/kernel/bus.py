@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from . import dispatch, internal
@@ -101,6 +102,7 @@ class Bus:
         async def abstain() -> None:
             pass
 
+        @wraps(listener)
         def heard(*args: Any) -> Any:
             if effect.live:
                 effect.release()

@@ -97,7 +97,7 @@ def deliver(kernel: Kernel, listeners: tuple[Entry, ...], payload: object) -> No
     for listener in listeners:
         try:
             listener.value(payload)
-        except (Exception, SystemExit) as exc:
+        except (Exception, SystemExit, anyio.get_cancelled_exc_class()) as exc:
             listener.owner.report("listener failed", of=listener.table.name, listener=listener.culprit, error=exc)
 
 
@@ -108,6 +108,8 @@ def deliver_veto(listeners: tuple[Entry, ...], payload: object) -> None:
             listener.value(payload)
         except SystemExit as exc:
             raise _exited(listener, exc) from exc
+        except anyio.get_cancelled_exc_class() as exc:
+            raise _strayed(listener) from exc
 
 
 def bail(listeners: tuple[Entry, ...], payload: object) -> Any:
@@ -116,6 +118,8 @@ def bail(listeners: tuple[Entry, ...], payload: object) -> Any:
             answer = listener.value(payload)
         except SystemExit as exc:
             raise _exited(listener, exc) from exc
+        except anyio.get_cancelled_exc_class() as exc:
+            raise _strayed(listener) from exc
         if answer is not None:
             return answer
     return None
@@ -212,10 +216,13 @@ async def _call(listener: Entry, *args: object) -> Any:
         raise _exited(listener, exc) from exc
     except anyio.get_cancelled_exc_class() as exc:
         if is_stray():
-            raise StrayCancellationError(
-                listener.owner.path, f"listener {listener.culprit} was cancelled by something it awaited"
-            ) from exc
+            raise _strayed(listener) from exc
         raise
+
+
+def _strayed(listener: Entry) -> StrayCancellationError:
+    text = f"listener {listener.culprit} was cancelled by something it used"
+    return StrayCancellationError(listener.owner.path, text)
 
 
 def _exited(listener: Entry, exc: SystemExit) -> PluginExitError:

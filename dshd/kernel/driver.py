@@ -52,16 +52,14 @@ async def _wait_until_ready(fiber: Fiber) -> bool:
     while not fiber.ended:
         if fiber.is_ready():
             return True
-        fiber.stirring = False
-        if fiber.stage is not None:
-            fiber.stage.progress(fiber, settled=True)
-        fiber.notify()
+        fiber.rest()
         await _pause(fiber)
     return False
 
 
 async def _wait_to_retry(fiber: Fiber) -> bool:
     """Stay failed until told to try again, a dependency changes, or, after having been active, for a while."""
+    fiber.stirring = False
     fiber.enter_state(FiberState.FAILED)
     if fiber.keeper is not None:
         return False
@@ -73,6 +71,7 @@ async def _wait_to_retry(fiber: Fiber) -> bool:
             break
         if _providers(fiber) != seen and fiber.is_ready():
             break
+        fiber.rest()
         with anyio.CancelScope() as scope:
             scope.deadline = float("inf") if until is None else until
             try:

@@ -44,6 +44,8 @@ current_fiber: contextvars.ContextVar[Fiber | None] = contextvars.ContextVar("ds
 
 _OPEN: Final = (FiberState.LOADING, FiberState.ACTIVE)
 _RESTING: Final = (FiberState.ACTIVE, FiberState.FAILED, FiberState.DISPOSED)
+_WAITING: Final = (FiberState.PENDING, FiberState.FAILED)
+_RESTED: Final = (*_RESTING, FiberState.PENDING)
 
 
 class Fiber:
@@ -251,7 +253,7 @@ class Fiber:
 
         Raises the failure if there is one.
         """
-        while not (self.state in _RESTING or (self.state is FiberState.PENDING and not self.stirring)):
+        while self.state not in _RESTED or (self.state in _WAITING and self.stirring):
             await self._changed()
         if self.state is FiberState.FAILED and self.error is not None:
             raise self.error
@@ -313,7 +315,7 @@ class Fiber:
     def wake(self) -> None:
         """Let the task look again at what it waits for."""
         self.stirring = True
-        if self.stage is not None and self.state is FiberState.PENDING:
+        if self.stage is not None and self.state in _WAITING:
             self.stage.progress(self, settled=False)
         if self._pulse is not None:
             self._pulse.set()
@@ -345,6 +347,13 @@ class Fiber:
         """The parent unwinds: nothing of its world needs this child any more."""
         self.released = True
         self.wake()
+
+    def rest(self) -> None:
+        """The task goes to sleep until it is woken: for now nothing is under way."""
+        self.stirring = False
+        if self.stage is not None:
+            self.stage.progress(self, settled=True)
+        self.notify()
 
     def enter_state(self, state: FiberState) -> None:
         if self.abandoned and state is not FiberState.DISPOSED:
