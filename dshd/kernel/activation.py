@@ -258,6 +258,7 @@ class Activation:
                 pass
             except BaseException as exc:
                 self._failed_closing(exc)
+        await self._unwind(last=True)
         fiber.kernel.watchdog.disarm(self)
         for child in list(fiber.kids):  # of the root: keepers, last of all
             child.end()
@@ -286,10 +287,9 @@ class Activation:
         self.fiber.report("the body yielded a second time", place=place)
         await generator.aclose()
 
-    async def _unwind(self) -> None:
+    async def _unwind(self, *, last: bool = False) -> None:
         effects = self.fiber.effects
-        while effects:
-            effect = next(reversed(effects))
+        while (effect := next((e for e in reversed(effects) if last or not e.lasting), None)) is not None:
             try:
                 result = effect.release()
                 if inspect.isawaitable(result):

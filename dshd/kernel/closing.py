@@ -57,12 +57,16 @@ class Closing:
                     self._kernel.epoch = epoch
                     fiber.retired = epoch
                     fiber.view = farewell
+                    for table in fiber.tables:
+                        table.touch(epoch)
                 elif fiber.retired == NEVER:
                     fiber.lost = True
                     fiber.view = Farewell(last, fiber.stage)
-                for table in fiber.tables:
-                    table.touch(self._kernel.epoch)
+                for table in fiber.tables:  # a lease that saw it, or its stage, looks again
+                    table.version += 1
                 lost.update(dict.fromkeys(fiber.provided))
+            if lost:
+                self._kernel.services.version += 1
             for slot in lost:
                 slot.announce()
                 queue += [consumer for consumer in self._losers(slot) if consumer not in gone]
@@ -178,5 +182,6 @@ class Closing:
         self._kernel.leave_behind(fiber, f"plugin {fiber.path!r}")
         for slot in fiber.slots:
             self._kernel.wake_providers(slot)
+        fiber.stirring = False
         old, fiber.state = fiber.state, FiberState.DISPOSED if was_ended else FiberState.FAILED
         fiber.tell_state(old)

@@ -124,11 +124,14 @@ class Context(Bus):
 
     def _face(self, key: ServiceKey[Any], entry: Entry) -> tuple[Any, bool]:
         """What the provider makes for this consumer, and whether that may be kept."""
-        value = entry.value(self)
-        if not self.kernel.readers.size:
-            return value, True
-        read = internal.ServiceRead(key, self.realm(key), self.fiber, value)
-        answer = self.bail(internal.GET, read)
+        value, kernel = entry.value(self), self.kernel
+        if not kernel.readers.size or kernel.reading:
+            return value, not kernel.readers.size
+        kernel.reading = True
+        try:
+            answer = self.bail(internal.GET, internal.ServiceRead(key, self.realm(key), self.fiber, value))
+        finally:
+            kernel.reading = False
         return (value if answer is None else answer), False
 
     def provide(self, key: ServiceKey[T], value: T) -> Effect:
@@ -248,10 +251,12 @@ class Context(Bus):
         `who` is shown in `status`. Facts still go to the present, and policy events bind what is new at once.
         """
         lease = Lease(self.kernel, self.view, who)
+        leased = self._derive(view=lease)
         try:
-            yield self._derive(view=lease)
+            yield leased
         finally:
             lease.release()
+            leased._version = 0  # what it has found is not to be used any more
 
     # -- effects
 

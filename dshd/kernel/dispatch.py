@@ -5,8 +5,6 @@ Every awaited dispatch is a lease for its duration: what it selected stays open 
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from .effects import Scope
 from .epochs import Lease
 from .errors import EventModeError, NextCalledTwiceError, PluginExitError, StrayCancellationError
 from .events import Dispatched, Event
+from .stray import is_stray
 from .tables import Entry, Table
 
 if TYPE_CHECKING:
@@ -75,21 +74,27 @@ def asked(ctx: Bus, event: Any, payload: object) -> tuple[Entry, ...]:
     table = kernel.events.get(event.name)
     if kernel.spies.size:
         spy(ctx, event, payload)
+    view = ctx.view
     if table is None:
+        if isinstance(view, Lease):
+            view.check()
         return ()
     table.check(event)
-    view = ctx.view
     if event.policy:
         return table.read_policy(view, _scope(event, payload))
     return table.read(view, _scope(event, payload))
 
 
 def spy(ctx: Bus, event: Event, payload: object) -> None:
-    """Tell `internal/dispatch`, whose own dispatches are not told."""
+    """Tell `internal/dispatch`; neither the kernel's own events nor those of the listeners being told."""
     kernel = ctx.kernel
-    if event.name.startswith("internal/"):
+    if event.name.startswith("internal/") or kernel.spying:
         return
-    deliver(kernel, kernel.spies.present(), Dispatched(event.name, type(event).__name__, payload, ctx.fiber.path))
+    kernel.spying = True
+    try:
+        deliver(kernel, kernel.spies.present(), Dispatched(event.name, type(event).__name__, payload, ctx.fiber.path))
+    finally:
+        kernel.spying = False
 
 
 def deliver(kernel: Kernel, listeners: tuple[Entry, ...], payload: object) -> None:
@@ -227,18 +232,3 @@ def _strayed(listener: Entry) -> StrayCancellationError:
 
 def _exited(listener: Entry, exc: SystemExit) -> PluginExitError:
     return PluginExitError(listener.owner.path, f"listener {listener.culprit} called sys.exit({exc.code!r})")
-
-
-def is_stray() -> bool:
-    """Whether a cancellation reached the running task although nothing asked this task to stop.
-
-    True for the cancellation of something awaited; false when a scope around us, or the task itself, was cancelled.
-    """
-    if anyio.current_effective_deadline() == -math.inf or anyio.get_current_task().has_pending_cancellation():
-        return False
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # not on asyncio, where every cancellation has a scope
-        return False
-    # A native `Task.cancel()` has no scope: the count on the task asked is its only trace, and anyio does not show it.
-    return task is None or not task.cancelling()

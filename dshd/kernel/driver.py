@@ -99,6 +99,7 @@ def _reset(fiber: Fiber) -> None:
         if fiber.stage is not None and fiber.stage.alone:
             fiber.stage = None
         fiber.view = fiber.stage if fiber.stage is not None else fiber.kernel.now
+        fiber.kernel.services.version += 1  # what it found with the eyes of the last life is not what it sees now
     fiber.on_publish = fiber.on_retire = None
     for slot in fiber.slots:
         fiber.kernel.wake_providers(slot)
@@ -114,7 +115,7 @@ def _finish(fiber: Fiber) -> None:
         slot.retire()
     if fiber.parent is not None:
         fiber.parent.kids.pop(fiber, None)
-        fiber.parent.child_names().release(fiber.identity)
+        fiber.free_name()
     if fiber.mounted is not None:
         fiber.mounted.leave_books()
     if fiber.stage is not None:

@@ -14,7 +14,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import anyio
+
 from .errors import ClosedScopeError
+from .stray import is_stray
 
 if TYPE_CHECKING:
     from .fiber import Fiber
@@ -43,6 +46,9 @@ class Effect:
 
     unwinds_in_place = False
     """Whether undoing must see the cancellation of the scopes around it (what was entered must be left in order)."""
+
+    lasting = False
+    """Whether it is undone after the code behind the `yield`, which may still use it."""
 
     waits_elsewhere = False
     """Whether undoing waits for other fibers, which have deadlines of their own."""
@@ -164,6 +170,15 @@ class Composite(Effect):
     async def undo(self) -> None:
         await unwind(self._parts)
 
+    def sever(self) -> bool:
+        severed = [part.sever() for part in reversed(list(self._parts))]
+        return self.leave_books() and all(severed)
+
+    def overdue(self) -> None:
+        for part in reversed(list(self._parts)):
+            if not part.sever():
+                part.owner.report("cleanup did not finish in time", effect=part.label)
+
 
 class Mounted(Effect):
     """A child plugin, as its parent's effect. After an update it stands for the new instance."""
@@ -212,10 +227,9 @@ class Scope:
             raise ClosedScopeError(self.name, what)
 
     async def close(self) -> None:
-        """End what was contributed for this scope, last first, whoever contributed it. A second call does nothing."""
-        if not self.closed:
-            self.closed = True
-            await unwind(self._effects)
+        """End what was contributed for this scope, last first, whoever contributed it."""
+        self.closed = True
+        await unwind(self._effects)  # also what an earlier closing was cancelled before
 
     def __repr__(self) -> str:
         return f"<scope {self.name}>"
@@ -230,3 +244,7 @@ async def unwind(effects: dict[Effect, None]) -> None:
             await effect.dispose()
         except (Exception, SystemExit) as exc:
             effect.owner.report("cleanup failed", effect=effect.label, error=exc)
+        except anyio.get_cancelled_exc_class() as exc:
+            if not is_stray():
+                raise
+            effect.owner.report("cleanup was cancelled by something it awaited", effect=effect.label, error=exc)

@@ -10,6 +10,7 @@ DshdError
     │   ├── ServiceUnavailableError   declared, but nobody provides it in this view
     │   └── ServiceConflictError      two providers in one slot
     ├── EntryConflictError         two registry entries of one name
+    ├── EntryGoneError             an entry was set that is no longer registered
     ├── EventModeError             one event name used in two modes, or a listener of the wrong colour
     ├── NextCalledTwiceError       a waterfall listener delegated twice
     ├── UnscopedEventError         a scoped listener on an event that is about nobody
@@ -94,6 +95,10 @@ class EntryConflictError(KernelError):
     def __init__(self, registry: str, name: str, holder: str, challenger: str) -> None:
         self.registry, self.name, self.holder, self.challenger = registry, name, holder, challenger
         super().__init__(f"{registry} {name!r} is already registered by {holder!r}, so {challenger!r} may not")
+
+
+class EntryGoneError(KernelError, LookupError):
+    """A value was put into an entry that is no longer registered."""
 
 
 class EventModeError(KernelError, TypeError):

@@ -54,7 +54,7 @@ class Fiber:
     __slots__ = (
         "__weakref__", "_event", "_pulse", "abandoned", "activation", "awaits_parent", "born", "config",
         "contributions", "crashes", "ctx", "effects", "ended", "error", "hidden", "identity", "keeper", "kernel",
-        "kids", "lost", "mounted",
+        "kids", "lost", "mounted", "named",
         "names", "on_publish", "on_retire", "opened", "optional", "order", "origin", "parent",
         "path", "plugin", "provided", "released", "replaces", "retired", "retry_asked", "slots", "stage", "state",
         "stirring", "successor", "tables", "updating", "vars", "view", "visible_tasks",
@@ -124,6 +124,7 @@ class Fiber:
         if parent is not None:
             parent.kids[self] = None
             parent.child_names().take(self.identity)
+        self.named = parent is not None
         kernel.adopt(self)
         world = stage if stage is not None else parent.stage if parent is not None else None
         if world is not None:
@@ -177,22 +178,18 @@ class Fiber:
         return self.activation is None or self.abandoned
 
     @property
-    def unready(self) -> str:
-        """Why it cannot be committed."""
-        if self.error is not None:
-            return f"{self.path!r} failed: {self.error}"
-        if self.ended:
-            return f"{self.path!r} was disposed of"
-        missing = ", ".join(repr(slot.name) for slot in self.missing())
-        return f"{self.path!r} waits for {missing}" if missing else f"{self.path!r} is {self.state.value}"
-
-    @property
     def latest(self) -> Fiber:
         """This fiber, or what updates have put in its place."""
         fiber = self
         while fiber.successor is not None:
             fiber = fiber.successor
         return fiber
+
+    def free_name(self) -> None:
+        """It is leaving: what is mounted under its name from now on is its successor."""
+        if self.named and self.parent is not None:
+            self.named = False
+            self.parent.child_names().release(self.identity)
 
     def child_names(self) -> Names:
         if self.names is None:
@@ -219,20 +216,22 @@ class Fiber:
     def is_ready(self) -> bool:
         return all(slot.find(self.view) is not None for slot in self.slots)
 
-    def coexists(self, other: Fiber) -> bool:
-        """Whether somebody would see both: the present, a stage, or what is about to publish itself."""
-        if self is other:
+    def coexists(self, challenger: Fiber) -> bool:
+        """Whether this fiber, which holds something, keeps `challenger` from holding the same.
+
+        It does if somebody would see both: the present, one stage, or what is about to publish itself. What a stage has
+        prepared does not hinder the present; the commit of that stage will find the slot taken.
+        """
+        if self is challenger:
             return True
-        if self.ended or other.ended or self.retired != NEVER or other.retired != NEVER or self.lost or other.lost:
+        if any(f.ended or f.hidden or f.retired != NEVER for f in (self, challenger)):
             return False
-        mine, theirs = self.stage, other.stage
+        mine, theirs = self.stage, challenger.stage
         if mine is theirs:
             return True
-        if mine is not None and (mine.retires(other) or not mine.alone):
-            return other.visible and not mine.retires(other)
-        if theirs is not None and (theirs.retires(self) or not theirs.alone):
+        if theirs is not None and not theirs.alone:
             return self.visible and not theirs.retires(self)
-        return True
+        return mine is None or mine.alone
 
     def check(self, what: str, scope: Scope | None = None) -> None:
         """Raise `InactiveFiberError` (or `ClosedScopeError`) if nothing may be registered here now."""
@@ -299,6 +298,7 @@ class Fiber:
         if self.updating is not None:
             self.updating.give_up()
         self.ended = True
+        self.free_name()
         if self.abandoned:
             self.enter_state(FiberState.DISPOSED)
             return
@@ -314,8 +314,8 @@ class Fiber:
 
     def wake(self) -> None:
         """Let the task look again at what it waits for."""
-        self.stirring = True
-        if self.stage is not None and self.state in _WAITING:
+        self.stirring = not self.abandoned
+        if self.stage is not None and self.state in _WAITING and not self.abandoned:
             self.stage.progress(self, settled=False)
         if self._pulse is not None:
             self._pulse.set()

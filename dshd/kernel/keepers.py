@@ -27,7 +27,7 @@ T = TypeVar("T")
 class Keeper:
     """One piece of shared state: its key, its value once open, and who holds it how often."""
 
-    __slots__ = ("closing", "error", "fiber", "holders", "kernel", "key", "value")
+    __slots__ = ("closing", "error", "fiber", "holders", "kernel", "key", "opened", "value")
 
     def __init__(self, kernel: Kernel, key: SharedKey[Any], open: Callable[[Context], AsyncIterator[Any]]) -> None:
         from .fiber import Fiber
@@ -38,9 +38,11 @@ class Keeper:
         self.value: Any = None
         self.error: BaseException | None = None
         self.closing = False
+        self.opened = False
 
         async def keep(ctx: Context, config: Config) -> AsyncIterator[None]:
             async with asynccontextmanager(open)(ctx) as self.value:
+                self.opened = True
                 yield
             self.value = None
 
@@ -55,7 +57,7 @@ class Keeper:
         self.error = error
         self.fiber.ended = True
         self._forget()
-        for holder in list(self.holders):
+        for holder in list(self.holders) if self.opened else ():
             holder.crash(KeeperLostError(holder.path, f"{self.key} that {holder.path!r} holds has failed: {error}"))
 
     def let_go(self, holder: Fiber) -> None:
@@ -79,9 +81,10 @@ class Keeper:
 
 
 class Hold(Effect):
-    """That a fiber uses a keeper, for the life of the fiber."""
+    """That a fiber uses a keeper, until nothing of the fiber is open."""
 
     __slots__ = ("_keeper",)
+    lasting = True
 
     def __init__(self, owner: Fiber, keeper: Keeper) -> None:
         self._keeper = keeper

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .errors import EntryConflictError
+from .errors import EntryConflictError, EntryGoneError
 from .keys import Realm, RegistryKey
 from .tables import FIRST, Entry, RegistryTable
 
@@ -36,14 +36,16 @@ class RegistryEntry(Entry, Generic[T]):
     table: RegistryTable
 
     def set(self, value: T) -> None:
-        """Put another value in the entry's place. Raises `InactiveFiberError` once the entry is gone."""
+        """Put another value in the entry's place.
+
+        Raises `EntryGoneError` once the entry is gone, `InactiveFiberError` once its plugin is.
+        """
         self.owner.check(self.label)
-        if self.live:
-            self.value = value
-            self.table.changed(self)
-            self.owner.kernel.tell_changes()
-        else:
-            raise LookupError(f"{self.table.name} {self.name!r} of {self.owner.path!r} is no longer registered")
+        if not self.live:
+            raise EntryGoneError(f"{self.table.name} {self.name!r} of {self.owner.path!r} is no longer registered")
+        self.value = value
+        self.table.changed(self)
+        self.owner.kernel.tell_changes()
 
 
 class Registry(Generic[T]):

@@ -73,6 +73,8 @@ class Kernel:
         self.root: Fiber
         self._changes: dict[Table, None] = {}
         self._telling = False
+        self.spying = False  # listeners of internal/dispatch are being told
+        self.reading = False  # listeners of internal/get are being asked
         self._free: anyio.Event | None = None
         self.spies = self.listeners(internal.DISPATCH)
         self.readers = self.listeners(internal.GET)
@@ -139,6 +141,8 @@ class Kernel:
 
     def wake_staged(self, stage: Stage, fiber: Fiber) -> None:
         """`fiber` has opened in `stage`: wake those of the stage that wait for what it provides."""
+        if fiber.provided:
+            self.services.version += 1
         for slot in fiber.provided:
             for consumer in slot.consumers:
                 if consumer.stage is stage and consumer.state is FiberState.PENDING:

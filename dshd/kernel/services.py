@@ -106,6 +106,8 @@ class ServiceTable:
 
     def find(self, name: str, realm: Realm, view: View) -> Entry | None:
         """The provider that `view` sees, if any."""
+        if isinstance(view, Lease):
+            view.check()
         slot = self._slots.get((name, realm))
         return None if slot is None else slot.find(view)
 

@@ -79,6 +79,7 @@ class Stage:
         """
         from .fiber import Fiber
 
+        self._forget_replacement(fiber)
         self.retire(fiber)
         chosen = fiber.plugin if plugin is None else plugin
         parsed = chosen.parse(fiber.config if plugin is None and config is None else config)
@@ -87,11 +88,23 @@ class Stage:
             optional=fiber.optional or not fiber.visible,
         )  # fmt: skip
         successor.replaces = fiber
+        self.replace_pinned(fiber)
+        return successor
+
+    def _forget_replacement(self, fiber: Fiber) -> None:
+        """What was prepared in the place of `fiber` is not wanted any more: something else is."""
+        for other in [other for other in self.incoming if other.replaces is fiber]:
+            for member in other.family():
+                self.incoming.pop(member, None)
+                self.unsettled.pop(member, None)
+            other.end()
+
+    def replace_pinned(self, fiber: Fiber) -> None:
+        """Replace the fibers that keep an object of `fiber`, which is retired here."""
         for slot in list(fiber.provided):
             for consumer in list(slot.pinned):
                 if consumer.visible and not self.retires(consumer):
                     self.replace(consumer)
-        return successor
 
     def progress(self, fiber: Fiber, settled: bool) -> None:
         """A fiber of the stage came to rest, or was woken."""
@@ -124,10 +137,12 @@ class Stage:
             return ["the stage was committed or discarded before"]
         found: list[str] = []
         for fiber in self.incoming:
-            if fiber.is_loading:
+            if fiber.is_loading or fiber in self.unsettled:
                 found.append(f"{fiber.path!r} is still loading")
             elif fiber.parent not in self.incoming and not fiber.optional and not fiber.is_open:
-                found.append(fiber.unready)
+                found.append(why_not_open(fiber))
+            elif fiber.replaces is not None and fiber.replaces.successor is not None:
+                found.append(f"{fiber.path!r} was replaced by another stage")
             elif fiber.is_open and fiber.slots and (missing := fiber.missing()):
                 found.append(f"{fiber.path!r} needs {missing[0].name!r}, which is removed")
         return [*found, *self._lost(leaving), *self._doubled(leaving)]
@@ -211,6 +226,7 @@ class Stage:
                 for slot in fiber.provided:
                     lost[slot] = fiber
             fiber.ended = True
+            fiber.free_name()
             fiber.awaits_parent = fiber.parent in leaving
         for fiber in self.incoming:
             fiber.stage = None
@@ -279,3 +295,13 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.discard()
+
+
+def why_not_open(fiber: Fiber) -> str:
+    """Why a fiber is not open, in a sentence that names it."""
+    if fiber.error is not None:
+        return f"{fiber.path!r} failed: {fiber.error}"
+    if fiber.ended:
+        return f"{fiber.path!r} was disposed of"
+    missing = ", ".join(repr(slot.name) for slot in fiber.missing())
+    return f"{fiber.path!r} waits for {missing}" if missing else f"{fiber.path!r} is {fiber.state.value}"

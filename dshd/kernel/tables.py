@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .effects import Effect, Scope
-from .epochs import Lease, View
+from .epochs import NEVER, Lease, View
 from .paths import Order
 
 if TYPE_CHECKING:
@@ -94,8 +94,12 @@ class Table:
     def add(self, entry: Entry) -> None:
         self._buckets.setdefault(entry.scope, {})[entry] = None
         self.size += 1
-        tables = entry.owner.tables
-        tables[self] = tables.get(self, 0) + 1
+        owner = entry.owner
+        owner.tables[self] = owner.tables.get(self, 0) + 1
+        if owner.retired != NEVER:  # a lease must not take the present for what it sees
+            self.changed_at = max(self.changed_at, owner.retired)
+        elif owner.visible:
+            self.changed_at = max(self.changed_at, owner.born)
         self.changed(entry)
 
     def remove(self, entry: Entry) -> None:

@@ -123,13 +123,16 @@ class Watchdog:
             self._kernel.closing.abandon(fiber)
 
 
+_ENGINES = ("anyio", "asyncio", "contextlib", "sniffio", "trio")
+
+
 def place_of(awaitable: Any) -> str | None:
-    """`file:line` where a suspended body waits, following what it awaits as far as that is Python code."""
+    """`file:line` where a suspended body waits: the innermost frame that is not the event loop's own."""
     found: str | None = None
     node: Any = awaitable
     while node is not None:
         frame = getattr(node, "cr_frame", None) or getattr(node, "ag_frame", None) or getattr(node, "gi_frame", None)
-        if frame is not None:
+        if frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _ENGINES:
             found = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         following = getattr(node, "cr_await", None) or getattr(node, "ag_await", None)
         node = following if following is not None else getattr(node, "gi_yieldfrom", None)
