@@ -34,14 +34,15 @@ class Row:
     unit: str
     figures: list[float]
     goal: str
-    met: bool
+    met: bool | None
     upstream: str
 
     @property
     def cells(self) -> list[str]:
         median = statistics.median(self.figures)
+        met = "–" if self.met is None else "yes" if self.met else "NO"
         span = f"{show(min(self.figures))}–{show(max(self.figures))}"
-        return [self.what, f"{show(median)} {self.unit}", span, self.goal, "yes" if self.met else "NO", self.upstream]
+        return [self.what, f"{show(median)} {self.unit}", span, self.goal, met, self.upstream]
 
 
 def show(figure: float) -> str:
@@ -56,6 +57,8 @@ def at_least(what: str, figures: list[float], goal: float, upstream: str) -> Row
 
 
 def at_most(what: str, unit: str, figures: list[float], goal: float, upstream: str) -> Row:
+    if goal == float("inf"):
+        return Row(what, unit, figures, "–", None, upstream)
     return Row(what, unit, figures, f"≤ {goal:g} {unit}", statistics.median(figures) <= goal, upstream)
 
 

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .kernel import errors as errors
+    from .kernel import internal as internal
     from .kernel.context import Context as Context
     from .kernel.effects import Effect as Effect
     from .kernel.effects import Scope as Scope
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .kernel.fiber import Fiber as Fiber
     from .kernel.inspect import Picture as Picture
     from .kernel.inspect import picture as picture
+    from .kernel.inspect import still_opening as still_opening
     from .kernel.keys import Realm as Realm
     from .kernel.keys import RegistryKey as RegistryKey
     from .kernel.keys import ServiceKey as ServiceKey
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from .kernel.registry import Registry as Registry
     from .kernel.registry import RegistryChange as RegistryChange
     from .kernel.runtime import open_kernel as open_kernel
+    from .kernel.secret import Secret as Secret
     from .kernel.signal import Aborter as Aborter
     from .kernel.signal import Signal as Signal
     from .kernel.signal import obey as obey
@@ -54,13 +58,19 @@ _HOME = {
     "EntryConflictError": "errors", "Fiber": "fiber", "FiberState": "states", "InactiveFiberError": "errors",
     "KernelError": "errors", "Next": "events", "Parallel": "events", "Picture": "inspect", "Plugin": "plugin",
     "Realm": "keys", "Registry": "registry", "RegistryChange": "registry", "RegistryKey": "keys", "Scope": "effects",
-    "Serial": "events", "ServiceConflictError": "errors", "ServiceKey": "keys", "ServiceNotDeclaredError": "errors",
-    "ServiceUnavailableError": "errors", "SharedKey": "keys", "Signal": "signal", "Stage": "stage",
-    "Timing": "watchdog", "Waterfall": "events", "obey": "signal", "open_kernel": "runtime", "picture": "inspect",
-    "plugin": "plugin",
+    "Secret": "secret", "Serial": "events", "ServiceConflictError": "errors", "ServiceKey": "keys",
+    "ServiceNotDeclaredError": "errors", "ServiceUnavailableError": "errors", "SharedKey": "keys", "Signal": "signal",
+    "Stage": "stage", "Timing": "watchdog", "Waterfall": "events", "errors": "", "internal": "", "obey": "signal",
+    "open_kernel": "runtime", "picture": "inspect", "plugin": "plugin", "still_opening": "inspect",
 }  # fmt: skip
 
-__all__ = sorted(_HOME)
+__all__ = [
+    "Aborted", "Aborter", "Backoff", "Bail", "CommitRefusedError", "Config", "Context", "DshdError", "Effect", "Emit",
+    "EntryConflictError", "Fiber", "FiberState", "InactiveFiberError", "KernelError", "Next", "Parallel", "Picture",
+    "Plugin", "Realm", "Registry", "RegistryChange", "RegistryKey", "Scope", "Secret", "Serial",
+    "ServiceConflictError", "ServiceKey", "ServiceNotDeclaredError", "ServiceUnavailableError", "SharedKey", "Signal",
+    "Stage", "Timing", "Waterfall", "errors", "internal", "obey", "open_kernel", "picture", "plugin", "still_opening",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
@@ -68,7 +78,9 @@ def __getattr__(name: str) -> object:
         home = _HOME[name]
     except KeyError:
         raise AttributeError(f"module 'dshd' has no attribute {name!r}") from None
-    value: object = getattr(import_module(f"dshd.kernel.{home}"), name)
+    value: object = import_module(f"dshd.kernel.{home or name}")
+    if home:
+        value = getattr(value, name)
     globals()[name] = value
     return value
 

@@ -44,6 +44,7 @@ PUBLIC: list[str] = [
     "RegistryChange",
     "RegistryKey",
     "Scope",
+    "Secret",
     "Serial",
     "ServiceConflictError",
     "ServiceKey",
@@ -54,10 +55,13 @@ PUBLIC: list[str] = [
     "Stage",
     "Timing",
     "Waterfall",
+    "errors",
+    "internal",
     "obey",
     "open_kernel",
     "picture",
     "plugin",
+    "still_opening",
 ]
 
 

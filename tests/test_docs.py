@@ -5,12 +5,16 @@ with nothing but empty lines between, is its output. A block whose first line is
 before it, back to one without that line, and only its own output is compared.
 """
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from dshd import Bail, Emit, Waterfall
+from dshd.kernel import internal
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = ("README.md", "docs/kernel.md")
@@ -105,6 +109,14 @@ def test_an_example_runs_and_prints_what_the_document_says(example: Example, tmp
 def test_the_plugin_in_the_readme_is_the_one_in_the_repository() -> None:
     plugin = (ROOT / "plugins/hello.py").read_text(encoding="utf-8")
     assert f"```python\n{plugin}```\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_lists_every_file_of_the_kernel_and_every_event_of_its_own() -> None:
+    page = (ROOT / "docs/kernel.md").read_text(encoding="utf-8")
+    files = {path.name for path in (ROOT / "dshd/kernel").glob("*.py")} - {"__init__.py"}
+    assert set(re.findall(r"^\| `(\w+\.py)` \|", page, re.MULTILINE)) == files
+    events = {value.name for value in vars(internal).values() if isinstance(value, (Emit, Bail, Waterfall))}
+    assert set(re.findall(r"^\| `(internal/\w+)` \|", page, re.MULTILINE)) == events
 
 
 def test_both_documents_have_examples_and_most_of_them_an_output() -> None:

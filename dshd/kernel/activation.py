@@ -26,6 +26,7 @@ from .errors import (
     LoadTimeoutError,
     PluginExitError,
     StrayCancellationError,
+    UnloadTimeoutError,
 )
 from .stage import Stage
 from .states import FiberState
@@ -126,8 +127,8 @@ class Activation:
         fiber = self.fiber
         fiber.enter_state(FiberState.LOADING)
         fiber.kernel.watchdog.arm(self, fiber.kernel.timing.load)
-        body: Any = fiber.plugin.body(fiber.ctx, fiber.config)
         try:
+            body: Any = fiber.plugin.body(fiber.ctx, fiber.config)
             if fiber.plugin.yields:
                 self._generator = body
                 try:
@@ -147,12 +148,13 @@ class Activation:
             self.failure = self._too_late()
         self._loaded = True
 
-    def _too_late(self) -> LoadTimeoutError:
+    def _too_late(self) -> FiberFailure:
         path, timing = self.fiber.path, self.fiber.kernel.timing
         if self._cut:
             return LoadTimeoutError(path, f"plugin {path!r} was ended while it was loading")
-        seconds = timing.unload if self._loaded else timing.load
-        return LoadTimeoutError(path, f"plugin {path!r} did not finish {self.phase} in {seconds:g} s")
+        if self._loaded:
+            return UnloadTimeoutError(path, f"plugin {path!r} did not finish unloading in {timing.unload:g} s")
+        return LoadTimeoutError(path, f"plugin {path!r} did not finish loading in {timing.load:g} s")
 
     def _failed(self, exc: BaseException) -> None:
         """Sort what came out of the plugin: its failure, our deadline, or what must end the process."""
@@ -304,10 +306,10 @@ class Activation:
                     self.fiber.report("cleanup was cancelled by something it awaited", effect=effect.label, error=exc)
 
     async def _bounded(self, effect: Effect, result: Any) -> None:
-        """Await a cleanup. The cancelled scopes around it do not reach it, but the deadline of the closing does."""
+        """Await a cleanup. A cancelled scope around it does not reach it; the deadline of the closing does."""
         if effect.waits_elsewhere:
             await self._wait_elsewhere(result)
-        elif effect.unwinds_in_place or self.late or not self._interrupted:
+        elif effect.unwinds_in_place or self.late:
             await result
         else:
             valve = anyio.CancelScope()

@@ -95,6 +95,41 @@ class Bus:
             dispatch.deliver(kernel, added.present(), ListenerAdded(event.name, self.owner.path))
         return entry
 
+    @overload
+    def once(
+        self, event: Emit[E], listener: Callable[[E], object], *, priority: int = 0, prepend: bool = False
+    ) -> Effect: ...
+    @overload
+    def once(
+        self,
+        event: Parallel[E],
+        listener: Callable[[E], Awaitable[object]],
+        *,
+        priority: int = 0,
+        prepend: bool = False,
+    ) -> Effect: ...
+    @overload
+    def once(
+        self, event: Bail[E, R], listener: Callable[[E], R | None], *, priority: int = 0, prepend: bool = False
+    ) -> Effect: ...
+    @overload
+    def once(
+        self,
+        event: Serial[E, R],
+        listener: Callable[[E], Awaitable[R | None]],
+        *,
+        priority: int = 0,
+        prepend: bool = False,
+    ) -> Effect: ...
+    @overload
+    def once(
+        self,
+        event: Waterfall[E, R],
+        listener: Callable[[E, Next[R]], Awaitable[R]],
+        *,
+        priority: int = 0,
+        prepend: bool = False,
+    ) -> Effect: ...
     def once(self, event: Any, listener: Callable[..., Any], *, priority: int = 0, prepend: bool = False) -> Effect:
         """Listen to one dispatch: the listener is removed before its first call."""
         check_colour(event, listener)

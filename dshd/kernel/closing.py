@@ -31,15 +31,16 @@ class Closing:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def withdraw(self, *fibers: Fiber) -> None:
+    def withdraw(self, *fibers: Fiber, as_of: int | None = None) -> None:
         """Make fibers invisible to every view at once, with all they contain and all who cannot do without them.
 
         One synchronous section. What only lost a provider may open again; what is contained in something that leaves
-        closes when that unwinds.
+        closes when that unwinds. What they have seen last is the present epoch, or that before a commit (`as_of`).
         """
         last = self._kernel.epoch
         epoch = last + 1
-        farewell = Farewell(last)
+        seen = last if as_of is None else as_of
+        farewell = Farewell(seen)
         gone: dict[Fiber, None] = {}
         queue = list(fibers)
         while queue:
@@ -59,9 +60,9 @@ class Closing:
                     fiber.view = farewell
                     for table in fiber.tables:
                         table.touch(epoch)
-                elif fiber.retired == NEVER:
+                elif fiber.retired == NEVER and not fiber.lost:
                     fiber.lost = True
-                    fiber.view = Farewell(last, fiber.stage)
+                    fiber.view = Farewell(seen, fiber.stage)
                 for table in fiber.tables:  # a lease that saw it, or its stage, looks again
                     table.version += 1
                 lost.update(dict.fromkeys(fiber.provided))
@@ -74,11 +75,11 @@ class Closing:
             fiber.retire_now()
         self._kernel.tell_changes()
 
-    def lose(self, slot: ServiceSlot) -> list[Fiber]:
+    def lose(self, slot: ServiceSlot, as_of: int | None = None) -> list[Fiber]:
         """A provider of `slot` has left: withdraw those who have none now, and return them."""
         losers = self._losers(slot)
         if losers:
-            self.withdraw(*losers)
+            self.withdraw(*losers, as_of=as_of)
         return losers
 
     def _losers(self, slot: ServiceSlot) -> list[Fiber]:
@@ -104,20 +105,23 @@ class Closing:
         return any(not self._closes_after(consumer, fiber) for consumer in self._closing_upon(fiber))
 
     def _closing_upon(self, fiber: Fiber) -> list[Fiber]:
-        """Consumers of `fiber` that are closing and saw it last; not those that close within it or around it."""
-        found = []
-        for slot in fiber.provided:
-            for consumer in slot.consumers:
-                if (
-                    consumer is not fiber
-                    and consumer.is_closing
-                    and not consumer.abandoned
-                    and consumer.view.sees(fiber)
-                    and fiber not in consumer.lineage()
-                    and consumer not in fiber.lineage()
-                ):
-                    found.append(consumer)
-        return found
+        return [consumer for slot in fiber.provided for consumer in self.closing_upon(fiber, slot)]
+
+    def closing_upon(self, fiber: Fiber, slot: ServiceSlot) -> list[Fiber]:
+        """Consumers of a service of `fiber` that are closing and saw it last.
+
+        Not those that close within it or around it: they are waited for, or wait, by structure.
+        """
+        return [
+            consumer
+            for consumer in slot.consumers
+            if consumer is not fiber
+            and consumer.is_closing
+            and not consumer.abandoned
+            and consumer.view.sees(fiber)
+            and fiber not in consumer.lineage()
+            and consumer not in fiber.lineage()
+        ]
 
     def _closes_after(self, consumer: Fiber, fiber: Fiber) -> bool:
         """Whether `consumer` itself waits for `fiber`: then they use each other, and neither waits."""

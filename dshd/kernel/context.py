@@ -19,7 +19,14 @@ from . import internal
 from .bus import Bus
 from .effects import AsyncEntered, Cleanup, Composite, Deferred, Effect, Entered, Mounted, Scope
 from .epochs import NEVER, Lease, View
-from .errors import InactiveFiberError, ServiceNotDeclaredError, ServiceUnavailableError, WrongTaskError
+from .errors import (
+    EntryConflictError,
+    InactiveFiberError,
+    PluginDefinitionError,
+    ServiceNotDeclaredError,
+    ServiceUnavailableError,
+    WrongTaskError,
+)
 from .fiber import Fiber
 from .keepers import shared
 from .keys import DEFAULT_REALM, Realm, RegistryKey, ServiceKey, SharedKey
@@ -86,10 +93,11 @@ class Context(Bus):
     def _read(self, key: ServiceKey[T]) -> T:
         fiber = self.fiber
         if key not in fiber.plugin.inject:
+            way = "add it to inject=[…], or use ctx.get for one it can do without"
             raise ServiceNotDeclaredError(
                 key.name,
-                f"plugin {fiber.path!r} reads service {key.name!r} without declaring it; add it to inject=[…], "
-                f"or use ctx.get for one it can do without",
+                f"plugin {fiber.path!r} reads service {key.name!r} without declaring it; "
+                f"{way if fiber.parent is not None else 'the root asks with ctx.get'}",
             )
         entry = self._services.find(key.name, self.realm(key), self.view)
         if entry is None:
@@ -268,7 +276,7 @@ class Context(Bus):
 
     def enter(self, manager: AbstractContextManager[T], label: str | None = None) -> T:
         """Enter a context manager for the life of the fiber; return what it gives."""
-        label = label or f"enter {type(manager).__name__}"
+        label = label or f"enter {_name_of(manager)}"
         self.owner.check(label, self.scope)
         value = manager.__enter__()
         Entered(self.owner, label, manager, self.scope)
@@ -280,7 +288,7 @@ class Context(Bus):
         Raises `WrongTaskError` anywhere else: a body that yields uses `async with`, as does a task.
         """
         owner = self.owner
-        label = label or f"enter {type(manager).__name__}"
+        label = label or f"enter {_name_of(manager)}"
         owner.check(label)
         activation = owner.activation
         inside = activation is not None and anyio.get_current_task().id == activation.task_id
@@ -342,13 +350,19 @@ class Context(Bus):
         it there, invisible until the stage commits; an `optional` one does not hold that commit up. Raises pydantic's
         `ValidationError` for a config the plugin does not take.
         """
+        if not isinstance(plugin, Plugin):
+            raise PluginDefinitionError(f"{plugin!r} is no plugin; decorate its body with @plugin(name)")
         parent = self.owner
         label = f"plugin {id or plugin.name}"
         parent.check(label, self.scope)
         if stage is not None and stage.over:
             raise InactiveFiberError("the stage", "over", label)
         parsed = plugin.parse(config)
-        identity = (id, 1) if id is not None else parent.child_names().vacant(plugin.name)
+        if id is None:
+            identity = parent.child_names().vacant(plugin.name)
+        else:
+            identity = (id, 1)
+            self._admit(parent, identity, stage)
         fiber = Fiber(
             self.kernel, parent, plugin, parsed, self, identity=identity, stage=stage,
             optional=optional,
@@ -356,5 +370,21 @@ class Context(Bus):
         Mounted(parent, fiber, self.scope)
         return fiber
 
+    def _admit(self, parent: Fiber, identity: tuple[str, int], stage: Stage | None) -> None:
+        """Raise `EntryConflictError` if somebody would see two siblings of one id."""
+        if not parent.child_names().taken(identity):
+            return
+        for kid in parent.kids:
+            mine = kid.stage is None or kid.stage.alone or kid.stage is stage
+            leaving = kid.ended or kid.retired != NEVER or (stage is not None and stage.retires(kid))
+            if kid.identity == identity and mine and not leaving:
+                raise EntryConflictError("plugin", kid.path, parent.path, parent.path)
+
     def __repr__(self) -> str:
         return f"<context of {self.fiber.path}{'' if self.scope is None else f' for {self.scope.name}'}>"
+
+
+def _name_of(manager: object) -> str:
+    """What a context manager is called: the function it was made of, or its class."""
+    function = getattr(manager, "func", None)
+    return str(getattr(function, "__qualname__", type(manager).__name__))

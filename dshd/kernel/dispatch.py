@@ -6,6 +6,7 @@ Every awaited dispatch is a lease for its duration: what it selected stays open 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -137,6 +138,7 @@ async def parallel(ctx: Bus, event: Event, listeners: tuple[Entry, ...], payload
         try:
             await _call(listener, payload)
         except Exception as exc:
+            exc.add_note(f"raised by listener {listener.culprit}")
             errors.append(exc)
 
     lease = Lease(ctx.kernel, ctx.kernel.now if ctx.fiber.stage is None else ctx.fiber.stage, event.name)
@@ -216,7 +218,10 @@ class _Delegation:
 async def _call(listener: Entry, *args: object) -> Any:
     """Await one listener. `sys.exit` and a cancellation nobody asked for become that listener's error."""
     try:
-        return await listener.value(*args)
+        answer = listener.value(*args)
+        if type(answer) is not CoroutineType and not hasattr(answer, "__await__"):
+            raise EventModeError(f"listener {listener.culprit} of {listener.table.name!r} must be `async def`")
+        return await answer
     except SystemExit as exc:
         raise _exited(listener, exc) from exc
     except anyio.get_cancelled_exc_class() as exc:

@@ -30,6 +30,10 @@ async def drive(fiber: Fiber) -> None:
                 break
             if fiber.error is not None and not await _wait_to_retry(fiber):
                 break
+    except Exception as exc:
+        # A fault of the kernel itself: it may end this fiber, but not the task group in which all the others run.
+        fiber.error = exc
+        fiber.report("the kernel failed in the task of a plugin; please report this", error=exc)
     finally:
         _finish(fiber)
 

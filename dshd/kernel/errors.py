@@ -20,6 +20,7 @@ DshdError
     ├── UpdateRefusedError         an update of a fiber that has ended
     ├── FiberFailure               what a plugin did, seen from outside
     │   ├── LoadTimeoutError          the body did not finish opening in time
+    │   ├── UnloadTimeoutError        cleanups, or the code after the `yield`, did not finish in time
     │   ├── AbandonedError            it ignored its cancellation and was left behind
     │   ├── StrayCancellationError    a cancellation none of our scopes asked for
     │   ├── PluginExitError           it called `sys.exit`
@@ -29,8 +30,9 @@ DshdError
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
+
+from pydantic import ValidationError
 
 
 class DshdError(Exception):
@@ -149,6 +151,10 @@ class LoadTimeoutError(FiberFailure):
     """A body did not finish opening within its deadline, or was no longer wanted while it opened."""
 
 
+class UnloadTimeoutError(FiberFailure):
+    """The cleanups of a plugin, or its code after the `yield`, did not finish within their deadline."""
+
+
 class AbandonedError(FiberFailure):
     """A body or cleanup ignored its cancellation; its task was left behind and is shown by name."""
 
@@ -174,5 +180,11 @@ class Aborted(KernelError):
 
 
 def describe(error: BaseException) -> str:
-    """`Type: message` on one line, for logs and pictures."""
-    return "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    """`Type: message` on one line, for logs and pictures; a validation error as `field: what is wrong`."""
+    if isinstance(error, ValidationError):
+        found = [f"{'.'.join(map(str, e['loc'])) or error.title}: {e['msg']}" for e in error.errors(include_url=False)]
+        text = "; ".join(found)
+    else:
+        lines = str(error).strip().splitlines()
+        text = lines[0] if lines else ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -184,7 +184,8 @@ def _waits(fiber: Fiber) -> bool:
 
 def _reason(kernel: Kernel, fiber: Fiber) -> str | None:
     if fiber.error is not None:
-        again = f"; re-opened with back-off after {fiber.crashes} crashes" if fiber.crashes else ""
+        crashes = "a crash" if fiber.crashes == 1 else f"{fiber.crashes} crashes"
+        again = f"; re-opened with back-off after {crashes}" if fiber.crashes else ""
         return f"{describe(fiber.error)}{again}"
     if fiber.draining:
         holders = [

@@ -40,6 +40,9 @@ class Names:
         self._next[name] = number
         return name, number
 
+    def taken(self, identity: Identity) -> bool:
+        return identity in self._uses
+
     def take(self, identity: Identity) -> None:
         self._uses[identity] = self._uses.get(identity, 0) + 1
 

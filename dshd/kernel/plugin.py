@@ -93,6 +93,8 @@ def plugin(
     kept = _keys(name, "pinned", pinned)
     needed += tuple(key for key in kept if key not in needed)
     provided = _keys(name, "provides", provides)
+    if callable(name):
+        raise PluginDefinitionError(f"write @plugin({getattr(name, '__name__', 'name')!r}), with the plugin's name")
     if not name:
         raise PluginDefinitionError("a plugin's name may not be empty")
     if not (isinstance(config, type) and issubclass(config, BaseModel)):
@@ -103,6 +105,10 @@ def plugin(
             raise PluginDefinitionError(
                 f"plugin {name!r}: the body is `async def body(ctx, config)`, with or without a `yield`, not {body!r}"
             )
+        try:
+            inspect.signature(body).bind(None, None)
+        except TypeError as exc:
+            raise PluginDefinitionError(f"plugin {name!r}: the body takes (ctx, config); {exc}") from exc
         return Plugin(name, body, config, needed, kept, provided)
 
     return make

@@ -106,6 +106,9 @@ class Registry(Generic[T]):
         entry = self._visible().get(name)
         return None if entry is None else entry.owner.path
 
+    def keys(self) -> list[str]:
+        return list(self._visible())
+
     def items(self) -> Iterator[tuple[str, T]]:
         return iter([(name, entry.value) for name, entry in self._visible().items()])
 

@@ -275,6 +275,7 @@ async def open_kernel(
                         await kernel.none_abandoned()
                 kernel.tasks.cancel_scope.cancel()
 
+    failure: Exception | None = None
     async with anyio.create_task_group() as outer:
         outer.start_soon(hold, name="kernel")
         await ready.wait()
@@ -282,7 +283,11 @@ async def open_kernel(
         await root.settled()
         try:
             yield root.ctx
+        except Exception as exc:  # raised again below, where no task group wraps it
+            failure = exc
         finally:
             with anyio.CancelScope(shield=True):
                 await kernel.stop(anyio.current_time() + stop_within)
                 over.set()
+    if failure is not None:
+        raise failure

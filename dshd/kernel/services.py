@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .epochs import Farewell, Lease, View
 from .errors import ServiceConflictError
 from .keys import Realm
+from .states import FiberState
 from .tables import Entry, Table
 
 if TYPE_CHECKING:
@@ -116,8 +117,9 @@ class ServiceTable:
 
     def drop(self, slot: ServiceSlot) -> None:
         """Forget a slot nobody provides or waits for; one told of keeps its place until that is told too."""
-        if not slot.size and not slot.consumers and slot.known is None:
-            self._slots.pop((slot.name, slot.realm), None)
+        place = slot.name, slot.realm
+        if not slot.size and not slot.consumers and slot.known is None and self._slots.get(place) is slot:
+            del self._slots[place]
 
 
 class Binding(Entry):
@@ -136,11 +138,12 @@ class Binding(Entry):
 
     def undo(self) -> Any:
         owner, slot, kernel = self.owner, self.table, self.owner.kernel
-        if owner.visible:
+        if owner.state is not FiberState.UNLOADING:
             self.withdrawn = True
             slot.changed(self)
-            closing = kernel.closing.lose(slot)
+            kernel.closing.lose(slot)
             kernel.tell_changes()
+            closing = kernel.closing.closing_upon(owner, slot)
             if closing:
                 return self._remove_after(closing)
         self._remove()

@@ -69,6 +69,7 @@ class Stage:
     def retire(self, fiber: Fiber) -> None:
         """Let the commit retire `fiber` and what it contains. Say so before mounting what takes its place."""
         self.outgoing[fiber] = None
+        self.kernel.services.version += 1  # what the stage sees is not what it saw
 
     def replace(
         self, fiber: Fiber, plugin: Plugin[Any] | None = None, config: BaseModel | dict[str, Any] | None = None
@@ -256,7 +257,7 @@ class Stage:
         for slot in lost:
             if slot not in found:
                 slot.announce()
-                kernel.closing.lose(slot)
+                kernel.closing.lose(slot, last)
         self.leases.clear()
         kernel.tell_changes()
         return epoch

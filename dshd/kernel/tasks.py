@@ -15,7 +15,7 @@ import anyio
 
 from .effects import Effect, Scope
 from .epochs import NEVER
-from .errors import InactiveFiberError, PluginExitError, StrayCancellationError
+from .errors import InactiveFiberError, PluginDefinitionError, PluginExitError, StrayCancellationError
 from .states import FiberState
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class SpawnedTask(Effect):
             with self._limit, self._valve:
                 if not self._limit.cancel_called:
                     self.coroutine = self._func(*self._args)
+                    if not hasattr(self.coroutine, "__await__"):
+                        raise PluginDefinitionError(f"task {self.name!r} must be `async def`")
                     await self.coroutine
         except SystemExit as exc:
             left = PluginExitError(
