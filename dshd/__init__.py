@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from .kernel.registry import RegistryChange as RegistryChange
     from .kernel.runtime import open_kernel as open_kernel
     from .kernel.secret import Secret as Secret
+    from .kernel.secret import SecretHandle as SecretHandle
+    from .kernel.secret import SecretUnavailableError as SecretUnavailableError
     from .kernel.signal import Aborter as Aborter
     from .kernel.signal import Signal as Signal
     from .kernel.signal import obey as obey
@@ -51,25 +53,54 @@ if TYPE_CHECKING:
     from .kernel.states import FiberState as FiberState
     from .kernel.watchdog import Backoff as Backoff
     from .kernel.watchdog import Timing as Timing
+    from .loader.events import CONFIG_UPDATE as CONFIG_UPDATE
+    from .loader.events import ENTRY_INIT as ENTRY_INIT
+    from .loader.events import EXIT as EXIT
+    from .loader.events import HMR as HMR
+    from .loader.events import HMR_CHANGE as HMR_CHANGE
+    from .loader.events import HMR_RELOAD as HMR_RELOAD
+    from .loader.events import LOADER as LOADER
+    from .loader.events import PARTIAL_DISPOSE as PARTIAL_DISPOSE
+    from .loader.events import PATCH_CONTEXT as PATCH_CONTEXT
+    from .loader.events import CodeReloaded as CodeReloaded
+    from .loader.events import ConfigUpdated as ConfigUpdated
+    from .loader.events import Exiting as Exiting
+    from .loader.events import RowClosing as RowClosing
+    from .loader.events import RowContext as RowContext
+    from .loader.events import RowOpening as RowOpening
+    from .loader.events import SourceChanged as SourceChanged
 
 _HOME = {
-    "Aborted": "errors", "Aborter": "signal", "Backoff": "watchdog", "Bail": "events", "CommitRefusedError": "errors",
-    "Config": "plugin", "Context": "context", "DshdError": "errors", "Effect": "effects", "Emit": "events",
-    "EntryConflictError": "errors", "Fiber": "fiber", "FiberState": "states", "InactiveFiberError": "errors",
-    "KernelError": "errors", "Next": "events", "Parallel": "events", "Picture": "inspect", "Plugin": "plugin",
-    "Realm": "keys", "Registry": "registry", "RegistryChange": "registry", "RegistryKey": "keys", "Scope": "effects",
-    "Secret": "secret", "Serial": "events", "ServiceConflictError": "errors", "ServiceKey": "keys",
-    "ServiceNotDeclaredError": "errors", "ServiceUnavailableError": "errors", "SharedKey": "keys", "Signal": "signal",
-    "Stage": "stage", "Timing": "watchdog", "Waterfall": "events", "errors": "", "internal": "", "obey": "signal",
-    "open_kernel": "runtime", "picture": "inspect", "plugin": "plugin", "still_opening": "inspect",
+    "Aborted": "kernel.errors", "Aborter": "kernel.signal", "Backoff": "kernel.watchdog", "Bail": "kernel.events",
+    "CONFIG_UPDATE": "loader.events", "CodeReloaded": "loader.events", "CommitRefusedError": "kernel.errors",
+    "Config": "kernel.plugin", "ConfigUpdated": "loader.events", "Context": "kernel.context",
+    "DshdError": "kernel.errors", "ENTRY_INIT": "loader.events", "EXIT": "loader.events", "Effect": "kernel.effects",
+    "Emit": "kernel.events", "EntryConflictError": "kernel.errors", "Exiting": "loader.events",
+    "Fiber": "kernel.fiber", "FiberState": "kernel.states", "HMR": "loader.events", "HMR_CHANGE": "loader.events",
+    "HMR_RELOAD": "loader.events", "InactiveFiberError": "kernel.errors", "KernelError": "kernel.errors",
+    "LOADER": "loader.events", "Next": "kernel.events", "PARTIAL_DISPOSE": "loader.events",
+    "PATCH_CONTEXT": "loader.events", "Parallel": "kernel.events", "Picture": "kernel.inspect",
+    "Plugin": "kernel.plugin", "Realm": "kernel.keys", "Registry": "kernel.registry",
+    "RegistryChange": "kernel.registry", "RegistryKey": "kernel.keys", "RowClosing": "loader.events",
+    "RowContext": "loader.events", "RowOpening": "loader.events", "Scope": "kernel.effects",
+    "Secret": "kernel.secret", "SecretHandle": "kernel.secret", "SecretUnavailableError": "kernel.secret",
+    "Serial": "kernel.events", "ServiceConflictError": "kernel.errors", "ServiceKey": "kernel.keys",
+    "ServiceNotDeclaredError": "kernel.errors", "ServiceUnavailableError": "kernel.errors",
+    "SharedKey": "kernel.keys", "Signal": "kernel.signal", "SourceChanged": "loader.events", "Stage": "kernel.stage",
+    "Timing": "kernel.watchdog", "Waterfall": "kernel.events", "errors": "", "internal": "", "obey": "kernel.signal",
+    "open_kernel": "kernel.runtime", "picture": "kernel.inspect", "plugin": "kernel.plugin",
+    "still_opening": "kernel.inspect",
 }  # fmt: skip
 
 __all__ = [
-    "Aborted", "Aborter", "Backoff", "Bail", "CommitRefusedError", "Config", "Context", "DshdError", "Effect", "Emit",
-    "EntryConflictError", "Fiber", "FiberState", "InactiveFiberError", "KernelError", "Next", "Parallel", "Picture",
-    "Plugin", "Realm", "Registry", "RegistryChange", "RegistryKey", "Scope", "Secret", "Serial",
-    "ServiceConflictError", "ServiceKey", "ServiceNotDeclaredError", "ServiceUnavailableError", "SharedKey", "Signal",
-    "Stage", "Timing", "Waterfall", "errors", "internal", "obey", "open_kernel", "picture", "plugin", "still_opening",
+    "Aborted", "Aborter", "Backoff", "Bail", "CONFIG_UPDATE", "CodeReloaded", "CommitRefusedError", "Config",
+    "ConfigUpdated", "Context", "DshdError", "ENTRY_INIT", "EXIT", "Effect", "Emit", "EntryConflictError", "Exiting",
+    "Fiber", "FiberState", "HMR", "HMR_CHANGE", "HMR_RELOAD", "InactiveFiberError", "KernelError", "LOADER", "Next",
+    "PARTIAL_DISPOSE", "PATCH_CONTEXT", "Parallel", "Picture", "Plugin", "Realm", "Registry", "RegistryChange",
+    "RegistryKey", "RowClosing", "RowContext", "RowOpening", "Scope", "Secret", "SecretHandle",
+    "SecretUnavailableError", "Serial", "ServiceConflictError", "ServiceKey", "ServiceNotDeclaredError",
+    "ServiceUnavailableError", "SharedKey", "Signal", "SourceChanged", "Stage", "Timing", "Waterfall", "errors",
+    "internal", "obey", "open_kernel", "picture", "plugin", "still_opening",
 ]  # fmt: skip
 
 
@@ -78,7 +109,7 @@ def __getattr__(name: str) -> object:
         home = _HOME[name]
     except KeyError:
         raise AttributeError(f"module 'dshd' has no attribute {name!r}") from None
-    value: object = import_module(f"dshd.kernel.{home or name}")
+    value: object = import_module(f"dshd.{home or f'kernel.{name}'}")
     if home:
         value = getattr(value, name)
     globals()[name] = value

@@ -1,6 +1,6 @@
-"""What the `dshd` command and `python -m dshd` run: the demonstration of the kernel."""
+"""What the `dshd` command and `python -m dshd` run."""
 
-from dshd.testing.demonstration import main
+from dshd.app.cli import main
 
 __all__ = ["main"]
 

@@ -235,7 +235,7 @@ class Activation:
         """Stay open for those who still use it: leases, consumers that close on it, the parent it is part of."""
         fiber = self.fiber
         kernel = fiber.kernel
-        while kernel.closing.is_held(fiber):
+        while fiber.opened and kernel.closing.is_held(fiber):  # what never opened is used by nobody
             kernel.draining[fiber] = None
             await self._sleep()
         kernel.draining.pop(fiber, None)

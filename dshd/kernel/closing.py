@@ -123,6 +123,20 @@ class Closing:
             and consumer not in fiber.lineage()
         ]
 
+    def release(self, child: Fiber) -> None:
+        """The parent unwinds and it is the turn of `child`: let it close.
+
+        Siblings that use its services are let go with it. They would have had their turn later, but a provider closes
+        after its consumers, whatever order they were mounted in.
+        """
+        child.end()
+        child.release()
+        for member in child.family():
+            for consumer in self._closing_upon(member) if member.provided else ():
+                for node in consumer.lineage():
+                    if node.parent is child.parent and not node.released:
+                        self.release(node)
+
     def _closes_after(self, consumer: Fiber, fiber: Fiber) -> bool:
         """Whether `consumer` itself waits for `fiber`: then they use each other, and neither waits."""
         seen: dict[Fiber, None] = {}

@@ -192,9 +192,9 @@ class Mounted(Effect):
         super().__init__(owner, f"plugin {child.path}", scope)
 
     def undo(self) -> Awaitable[None]:
-        self.child.end()
-        self.child.release()
-        return self.owner.kernel.closing.wait_closed(self.child)
+        closing = self.owner.kernel.closing
+        closing.release(self.child)
+        return closing.wait_closed(self.child)
 
     def sever(self) -> bool:
         self.child.end()

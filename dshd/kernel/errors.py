@@ -25,6 +25,7 @@ DshdError
     │   ├── StrayCancellationError    a cancellation none of our scopes asked for
     │   ├── PluginExitError           it called `sys.exit`
     │   └── KeeperLostError           shared state it held has failed
+    ├── SecretUnavailableError     a secret that has no value just now (in `secret`)
     └── Aborted                    an operation was told to stop, with its cause
 """
 

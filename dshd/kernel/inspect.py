@@ -129,20 +129,24 @@ def picture(ctx: Context) -> Picture:
     return Picture(
         epoch=kernel.epoch,
         fibers=tuple(_fiber(kernel, fiber, now) for fiber in rows),
-        services=tuple(filter(None, map(_service, kernel.services.slots()))),
+        services=tuple(filter(None, map(_service, _by_name(kernel.services.slots())))),
         leases=tuple(
             LeasePicture(who=lease.who, epoch=None if lease.stage is not None else lease.epoch, age=now - lease.since)
             for lease in kernel.leases
         ),
         keepers=tuple(
             KeeperPicture(key=str(key), state=keeper.fiber.state, holders=tuple(sorted(f.path for f in keeper.holders)))
-            for key, keeper in kernel.keepers.items()
+            for key, keeper in sorted(kernel.keepers.items(), key=lambda item: str(item[0]))
         ),
         abandoned=tuple(kernel.abandoned.values()),
         listeners=sum(table.size for table in kernel.events.values()),
         entries=sum(table.size for table in kernel.registries.values()),
         effects=sum(len(fiber.effects) for fiber in kernel.fibers),
     )
+
+
+def _by_name(slots: list[ServiceSlot]) -> list[ServiceSlot]:
+    return sorted(slots, key=lambda slot: (slot.name, str(slot.realm)))
 
 
 def _service(slot: ServiceSlot) -> ServicePicture | None:

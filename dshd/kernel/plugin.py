@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Config(BaseModel):
     """Base of a plugin's config: frozen, no unknown fields; the string under a field documents it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, hide_input_in_errors=True)
 
 
 C = TypeVar("C", bound=BaseModel)

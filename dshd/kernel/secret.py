@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Annotated, Any, NoReturn, Protocol, runtime_checkable
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic import GetCoreSchemaHandler, PlainSerializer, PlainValidator, ValidationInfo, WithJsonSchema
 
 from .errors import KernelError
 
@@ -95,23 +94,11 @@ class Secret:
         raise TypeError("a secret cannot be pickled")
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.with_info_plain_validator_function(
-            _secret,
-            # In Python mode the secret itself is dumped, so that a dump can be validated again; it prints as a mask.
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda _secret: MASK, return_schema=core_schema.str_schema(), when_used="json"
-            ),
-        )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {"type": "string", "writeOnly": True, "format": "password"}
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return handler.generate_schema(_FIELD)
 
 
-def _secret(value: Any, info: core_schema.ValidationInfo[Any]) -> Secret:
+def _secret(value: Any, info: ValidationInfo[Any]) -> Secret:
     if isinstance(value, Secret):
         return value
     if isinstance(value, str):
@@ -119,4 +106,13 @@ def _secret(value: Any, info: core_schema.ValidationInfo[Any]) -> Secret:
         return Secret(handles[value] if handles is not None and value in handles else value)
     if isinstance(value, SecretHandle):
         return Secret(value)
-    raise PydanticCustomError("secret_type", "Input should be text (it is a secret, so it is not shown)")
+    raise ValueError("must be text, so quote it; what was found is not shown, since it is a secret")
+
+
+_FIELD = Annotated[
+    Any,
+    PlainValidator(_secret),
+    # In Python mode the secret itself is dumped, so that a dump can be validated again; it prints as a mask.
+    PlainSerializer(lambda _secret: MASK, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "writeOnly": True, "format": "password"}),
+]

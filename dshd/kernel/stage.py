@@ -140,7 +140,7 @@ class Stage:
         for fiber in self.incoming:
             if fiber.is_loading or fiber in self.unsettled:
                 found.append(f"{fiber.path!r} is still loading")
-            elif fiber.parent not in self.incoming and not fiber.optional and not fiber.is_open:
+            elif fiber.parent not in self.incoming and (fiber.ended or not (fiber.optional or fiber.is_open)):
                 found.append(why_not_open(fiber))
             elif fiber.replaces is not None and fiber.replaces.successor is not None:
                 found.append(f"{fiber.path!r} was replaced by another stage")

@@ -94,12 +94,18 @@ class Loader(Protocol):
     def history(self) -> Sequence[Mapping[str, Any]]:
         """The results of past attempts, the newest first."""
 
+    def code_watcher(self) -> CodeWatcher:
+        """The watcher of plugin sources, for the row that turns code reload on."""
+
 
 class CodeWatcher(Protocol):
     """The watcher of plugin sources, present only while it runs."""
 
     def files(self) -> Sequence[str]:
-        """The source files it watches."""
+        """The source files it watches, and the directories of packages."""
+
+    async def run(self) -> None:
+        """Have changed code reloaded until cancelled; for the row that provides it."""
 
 
 LOADER = ServiceKey[Loader]("loader")

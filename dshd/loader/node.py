@@ -94,7 +94,7 @@ class Node:
             yield path, self
 
     def __repr__(self) -> str:
-        return f"<node {self.plain()!r} at {self.mark}>"
+        return f"<node of {self.kind} at {self.mark}>"  # never the value: it may be a secret
 
 
 def merge(below: Node | None, above: Node) -> Node:

@@ -62,11 +62,15 @@ def changed_fields(old: Any, new: Any, path: str = "") -> list[str]:
     return [] if old == new and type(old) is type(new) else [path]
 
 
-def plan(running: Mapping[str, Spec], wanted: Mapping[str, Spec], stale_code: Mapping[str, str] | None = None) -> Plan:
+def plan(
+    running: Mapping[str, Spec],
+    wanted: Mapping[str, Spec],
+    stale_code: Mapping[str, str] | None = None,
+) -> Plan:
     """Compare what runs with what is wanted.
 
-    `stale_code` are rows whose plugin code has changed on disk, with the reason: replaced if their digest says so as
-    well, else listed as waiting for a restart. A row pinned to a service of a replaced one is replaced with it.
+    `stale_code` are rows whose plugin code has changed on disk without being imported anew, with the reason: listed as
+    waiting for a restart. A row pinned to a service of a replaced one is replaced with it.
     """
     stale = stale_code or {}
     actions: dict[str, Action] = {}

@@ -26,7 +26,9 @@ class Row:
     """(service name, layer), the outermost group first."""
     optional: bool = False
     disabled: Node | None = None
-    """Resolved with the other references: it may be `${env:…}`."""
+    """Resolved with the other references: it may be `${env:…}`. That of a group counts for all in it."""
+    disabled_too: tuple[Node, ...] = ()
+    """Further ones, where more than one of the row and its groups has a reference: any that is true disables it."""
     agent: bool = False
     """Whether it came from `agents:`."""
 
@@ -45,3 +47,5 @@ class Tree:
     """Directories in which a new file could match an include."""
     texts: dict[str, str] = field(default_factory=dict)
     """The text of each source, for showing lines; keyed as in marks."""
+    via: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Through which files an included one was reached, the nearest first; keyed as in marks, for `Issues.via`."""

@@ -1,0 +1,18 @@
+"""Durations as people write them."""
+
+from __future__ import annotations
+
+import re
+
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+PATTERN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+
+
+def seconds(value: object) -> object:
+    """A duration such as `250ms`, `60s`, `5m`, `2h` in seconds; what is no text stays as it is."""
+    if not isinstance(value, str):
+        return value
+    found = PATTERN.fullmatch(value.strip())
+    if found is None:
+        raise ValueError(f"{value!r} is no duration; write 250ms, 60s, 5m, 2h, or a number of seconds")
+    return float(found[1]) * UNITS[found[2] or "s"]
