@@ -29,18 +29,19 @@ from dshd.kernel.watchdog import Timing
 from dshd.loader.credentials import Credentials
 from dshd.loader.events import EXIT, Exiting
 from dshd.loader.reconciler import Reconciler, ReloadOptions, StartRefused
-from dshd.loader.result import Outcome, Result
+from dshd.loader.result import Result
 from dshd.loader.sources import Sources, state_key
 
 from .control import Control, ControlGate
 from .endpoint import control_socket, share
-from .logging import LEVELS, Log
+from .logging import Log
 from .metrics import Reloads
 from .notify import Notifier
 from .peers import become_subreaper, group_id, reap_orphans
 from .picture import rows_of
 from .places import Places
 from .pool import Pool
+from .report import log_result
 from .settings import RESTART, DaemonSettings, applied, effective, shadowed, waiting
 from .site import Door, Site
 from .stall import AFTER, Heartbeat
@@ -179,6 +180,7 @@ class Daemon:
                             self.stopping.set()
                     await self._stop()
                     self._over.set()
+                    self._first_commit.set()
                 tasks.cancel_scope.cancel()
                 abandoned = list(self.root.kernel.abandoned.values())
                 if abandoned:
@@ -193,6 +195,8 @@ class Daemon:
         """
         with anyio.move_on_after(SERVE_AFTER):
             await self._first_commit.wait()
+        if self._over.is_set():  # it was refused before anybody could ask
+            return
         from .server import accepting
 
         async with accepting(Door(site, self._gate), bound, grace=2):
@@ -382,24 +386,3 @@ class Daemon:
         section = None if self.reconciler.reading is None else self.reconciler.reading.desired.tree.daemon
         for issue in shadowed(section, self.environ) if not self.started else ():
             _log.warning(issue.message, code=issue.code, file=issue.file, line=issue.line, hint=issue.hint)
-
-
-def log_result(result: Result) -> None:
-    """Say in the log how an attempt ended; failures at ERROR, each finding on a line of its own."""
-    log = _log.bind(attempt=result.attempt, trigger=result.trigger)
-    for issue in result.issues:
-        log.log(
-            LEVELS[issue.severity], issue.message, code=issue.code, row=issue.row, file=issue.file, line=issue.line,
-            col=issue.col, hint=issue.hint,
-        )  # fmt: skip
-    level = {
-        Outcome.COMMITTED: "info", Outcome.NOOP: "info", Outcome.SUPERSEDED: "debug", Outcome.HELD: "warning",
-        Outcome.CONFLICT: "warning",
-    }.get(result.result, "error")  # fmt: skip
-    valid = result.result is not Outcome.REJECTED  # the plan of what is not valid would mislead
-    counts = {kind: rows for kind in ("add", "replace", "remove") if valid and (rows := result.plan.of(kind))}
-    more: dict[str, Any] = {name: value for name, value in {
-        "pending_restart": list(result.pending_restart), "held_reason": result.held_reason,
-        "degraded": result.degraded, "confirm_by": result.confirm_by, "commit_ms": result.commit_ms,
-    }.items() if value}  # fmt: skip
-    log.log(LEVELS[level], f"reload {result.result.value}", result=result.result.value, **counts, **more)

@@ -237,6 +237,7 @@ class Activation:
         kernel = fiber.kernel
         while fiber.opened and kernel.closing.is_held(fiber):  # what never opened is used by nobody
             kernel.draining[fiber] = None
+            kernel.closing.untangle(fiber)
             await self._sleep()
         kernel.draining.pop(fiber, None)
 

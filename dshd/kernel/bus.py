@@ -40,7 +40,7 @@ class Bus:
 
     @overload
     def on(
-        self, event: Emit[E], listener: Callable[[E], object], *, priority: int = 0, prepend: bool = False
+        self, event: Emit[E], listener: Callable[[E], None], *, priority: int = 0, prepend: bool = False
     ) -> Effect: ...
     @overload
     def on(
@@ -97,7 +97,7 @@ class Bus:
 
     @overload
     def once(
-        self, event: Emit[E], listener: Callable[[E], object], *, priority: int = 0, prepend: bool = False
+        self, event: Emit[E], listener: Callable[[E], None], *, priority: int = 0, prepend: bool = False
     ) -> Effect: ...
     @overload
     def once(

@@ -7,6 +7,7 @@ the commit.) Then each fiber closes by itself: consumers before providers, child
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 import structlog
@@ -82,6 +83,13 @@ class Closing:
             self.withdraw(*losers, as_of=as_of)
         return losers
 
+    def unpin(self, slot: ServiceSlot, incoming: Container[Fiber], as_of: int) -> None:
+        """The provider of `slot` was replaced: what is being opened elsewhere upon the old object must open anew."""
+        for consumer in list(slot.pinned):
+            opening = consumer.activation is not None and not consumer.visible and not consumer.is_closing
+            if opening and consumer not in incoming:
+                self.withdraw(consumer, as_of=as_of)
+
     def _losers(self, slot: ServiceSlot) -> list[Fiber]:
         return [
             consumer
@@ -102,15 +110,16 @@ class Closing:
             return True
         if self._kernel.held and fiber.retired != NEVER and self.is_leased(fiber):
             return True
-        return any(not self._closes_after(consumer, fiber) for consumer in self._closing_upon(fiber))
+        # Those who use each other do not wait for each other: there is no order that would suit both.
+        return any(not self._waits_for(consumer, fiber) for consumer in self._closing_upon(fiber))
 
     def _closing_upon(self, fiber: Fiber) -> list[Fiber]:
         return [consumer for slot in fiber.provided for consumer in self.closing_upon(fiber, slot)]
 
-    def closing_upon(self, fiber: Fiber, slot: ServiceSlot) -> list[Fiber]:
+    def closing_upon(self, fiber: Fiber, slot: ServiceSlot, *, within: bool = False) -> list[Fiber]:
         """Consumers of a service of `fiber` that are closing and saw it last.
 
-        Not those that close within it or around it: they are waited for, or wait, by structure.
+        Not those that contain it or, unless `within`, are contained in it: they wait, or are waited for, by structure.
         """
         return [
             consumer
@@ -119,7 +128,7 @@ class Closing:
             and consumer.is_closing
             and not consumer.abandoned
             and consumer.view.sees(fiber)
-            and fiber not in consumer.lineage()
+            and (within or fiber not in consumer.lineage())
             and consumer not in fiber.lineage()
         ]
 
@@ -137,8 +146,16 @@ class Closing:
                     if node.parent is child.parent and not node.released:
                         self.release(node)
 
-    def _closes_after(self, consumer: Fiber, fiber: Fiber) -> bool:
-        """Whether `consumer` itself waits for `fiber`: then they use each other, and neither waits."""
+    def untangle(self, fiber: Fiber) -> None:
+        """Let go children that a parent would keep until `fiber` has closed, while `fiber` waits for them to close."""
+        for consumer in self._closing_upon(fiber):
+            if self._waits_for(consumer, fiber, parents=True) and not self._waits_for(consumer, fiber):
+                kept = [node for node in consumer.lineage() if node.awaits_parent and not node.released]
+                if kept:
+                    self.release(kept[-1])
+
+    def _waits_for(self, consumer: Fiber, fiber: Fiber, *, parents: bool = False) -> bool:
+        """Whether `consumer` waits for `fiber`, through consumers of its own and, if so asked, through its parents."""
         seen: dict[Fiber, None] = {}
         queue = [consumer]
         while queue:
@@ -150,6 +167,8 @@ class Closing:
                 return True
             if node.provided:
                 queue += self._closing_upon(node)
+            if parents and node.awaits_parent and not node.released and node.parent is not None:
+                queue.append(node.parent)
         return False
 
     async def wait_closed(self, fiber: Fiber) -> None:

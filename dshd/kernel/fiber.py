@@ -387,8 +387,11 @@ class Fiber:
             self._event = None
 
     async def closing(self) -> None:
-        """Wait until nothing of it is open."""
-        while not (self.state is FiberState.DISPOSED or self.abandoned or (self.activation is None and not self.ended)):
+        """Wait until nothing is open of the life it is in; of one that has ended, until it is over."""
+        life = self.activation
+        while not (self.state is FiberState.DISPOSED or self.abandoned):
+            if not self.ended and (life is None or self.activation is not life):
+                return
             await self._changed()
 
     def __repr__(self) -> str:

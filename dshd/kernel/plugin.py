@@ -42,6 +42,8 @@ class Plugin(Generic[C]):
     """Those of `inject` whose object the body keeps: replaced together with their provider."""
     provides: tuple[ServiceKey[Any], ...] = ()
     """Services the body may provide. Declared, so that a tree can be checked before anything is opened."""
+    validate: Callable[[Any], None] | None = None
+    """A rule across rows, pure: looks at a `dshd.loader.rules.View` of the tree as it would be, says what is wrong."""
 
     @cached_property
     def yields(self) -> bool:
@@ -67,6 +69,7 @@ def plugin(
     inject: Sequence[ServiceKey[Any]] = (),
     pinned: Sequence[ServiceKey[Any]] = (),
     provides: Sequence[ServiceKey[Any]] = (),
+    validate: Callable[[Any], None] | None = None,
 ) -> Callable[[Body[Config]], Plugin[Config]]: ...
 @overload
 def plugin(
@@ -76,6 +79,7 @@ def plugin(
     inject: Sequence[ServiceKey[Any]] = (),
     pinned: Sequence[ServiceKey[Any]] = (),
     provides: Sequence[ServiceKey[Any]] = (),
+    validate: Callable[[Any], None] | None = None,
 ) -> Callable[[Body[C]], Plugin[C]]: ...
 def plugin(
     name: str,
@@ -84,6 +88,7 @@ def plugin(
     inject: Sequence[ServiceKey[Any]] = (),
     pinned: Sequence[ServiceKey[Any]] = (),
     provides: Sequence[ServiceKey[Any]] = (),
+    validate: Callable[[Any], None] | None = None,
 ) -> Callable[[Any], Plugin[Any]]:
     """Make a plugin of an `async def` body taking `(ctx, config)`.
 
@@ -109,7 +114,7 @@ def plugin(
             inspect.signature(body).bind(None, None)
         except TypeError as exc:
             raise PluginDefinitionError(f"plugin {name!r}: the body takes (ctx, config); {exc}") from exc
-        return Plugin(name, body, config, needed, kept, provided)
+        return Plugin(name, body, config, needed, kept, provided, validate)
 
     return make
 

@@ -134,9 +134,13 @@ class Kernel:
     # -- waking
 
     def wake_consumers(self, slot: ServiceSlot, *, replaced: bool = False) -> None:
-        """A provider of `slot` appeared: wake those who wait, and those who failed with what they had."""
+        """A provider of `slot` appeared: wake those who wait, and those who failed with what they had.
+
+        Of one that was replaced only a stage that retires the old one can have been without.
+        """
         for consumer in slot.consumers:
-            if consumer.state is FiberState.FAILED or (consumer.state is FiberState.PENDING and not replaced):
+            waits = consumer.state is FiberState.PENDING and (not replaced or consumer.stage is not None)
+            if waits or consumer.state is FiberState.FAILED:
                 consumer.wake()
 
     def wake_staged(self, stage: Stage, fiber: Fiber) -> None:

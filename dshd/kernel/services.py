@@ -143,7 +143,7 @@ class Binding(Entry):
             slot.changed(self)
             kernel.closing.lose(slot)
             kernel.tell_changes()
-            closing = kernel.closing.closing_upon(owner, slot)
+            closing = kernel.closing.closing_upon(owner, slot, within=True)
             if closing:
                 return self._remove_after(closing)
         self._remove()

@@ -255,7 +255,9 @@ class Stage:
             if slot.consumers:
                 kernel.wake_consumers(slot, replaced=slot in lost)
         for slot in lost:
-            if slot not in found:
+            if slot in found:
+                kernel.closing.unpin(slot, self.incoming, last)
+            else:
                 slot.announce()
                 kernel.closing.lose(slot, last)
         self.leases.clear()

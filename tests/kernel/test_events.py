@@ -182,7 +182,7 @@ async def test_order_is_priority_then_row_path_then_order_in_the_body_and_never_
 async def test_emit_tells_everybody_and_logs_what_one_raises_with_its_owner() -> None:
     heard: list[Word] = []
     async with started(
-        row("a", lambda ctx: ctx.on(SAID, lambda word: [heard.append(word)])),  # type: ignore[func-returns-value]
+        row("a", lambda ctx: ctx.on(SAID, lambda word: heard.append(word))),
         row("b", lambda ctx: ctx.on(SAID, clumsy)),
         row("c", lambda ctx: ctx.on(SAID, heard.append)),
     ) as root:

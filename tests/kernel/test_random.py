@@ -1126,7 +1126,7 @@ class Lease:
     async def do(self, world: World) -> None:
         ctx: Context | None = world.root
         if self.of == "instance":
-            instance = pick(list(world.current.values()), self.index)
+            instance = pick([i for i in world.current.values() if not i.fiber.is_closing], self.index)
             ctx = None if instance is None else instance.ctx
         elif self.of == "lease":
             lease = pick(world.leases, self.index)

@@ -83,7 +83,11 @@ async def test_effects_made_in_a_listener_a_call_and_a_task_are_undone_as_well()
             started.set()
 
         ctx.defer(lambda: undone.append("body"))
-        ctx.on(PING, lambda who: ctx.defer(lambda: undone.append("listener")))
+
+        def hear(who: str) -> None:
+            ctx.defer(lambda: undone.append("listener"))
+
+        ctx.on(PING, hear)
         calls.append(lambda: ctx.defer(lambda: undone.append("call")))
         ctx.spawn(background)
 
@@ -331,7 +335,11 @@ async def test_a_task_runs_in_the_context_variables_of_its_fiber_not_in_those_of
         ctx.spawn(look, "before")
         WHO.set("the fiber")
         ctx.spawn(look, "after")
-        ctx.on(PING, lambda who: ctx.spawn(look, "by a listener"))
+
+        def hear(who: str) -> None:
+            ctx.spawn(look, "by a listener")
+
+        ctx.on(PING, hear)
 
     async with kernel() as root:
         WHO.set("the caller")
