@@ -13,8 +13,8 @@ INSTALLED := $(VENV)/.installed
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
-run: $(INSTALLED) ## run dshd
-	$(BIN)/dshd $(ARGS)
+run: $(INSTALLED) ## a demonstration of the kernel
+	$(BIN)/python -m dshd.testing.demonstration
 
 test: $(INSTALLED) ## run all tests
 	$(BIN)/pytest $(ARGS)

@@ -230,6 +230,10 @@ class Stage:
             fiber.free_name()
             fiber.awaits_parent = fiber.parent in leaving
         for fiber in self.incoming:
+            if fiber in leaving:  # opened in something that this very commit retires
+                fiber.hidden = True
+                fiber.view = Farewell(last, self)
+                continue
             fiber.stage = None
             if fiber.replaces is not None:
                 self._succeed(fiber.replaces, fiber)
@@ -249,7 +253,8 @@ class Stage:
         for fiber in leaving:
             fiber.retire_now()
         for fiber in self.incoming:
-            fiber.publish_now()
+            if fiber not in leaving:
+                fiber.publish_now()
         for slot, fiber in found.items():
             slot.taken_by(fiber)
             if slot.consumers:

@@ -86,3 +86,7 @@ def main() -> None:
         processors=[structlog.processors.KeyValueRenderer()], logger_factory=structlog.ReturnLoggerFactory()
     )
     anyio.run(show)
+
+
+if __name__ == "__main__":
+    main()
