@@ -72,16 +72,16 @@ class Closing:
             for slot in lost:
                 slot.announce()
                 queue += [consumer for consumer in self._losers(slot) if consumer not in gone]
+                queue += [consumer for consumer in self._draining_on(slot) if consumer not in gone]
         for fiber in gone:
             fiber.retire_now()
         self._kernel.tell_changes()
 
-    def lose(self, slot: ServiceSlot, as_of: int | None = None) -> list[Fiber]:
-        """A provider of `slot` has left: withdraw those who have none now, and return them."""
-        losers = self._losers(slot)
+    def lose(self, slot: ServiceSlot, as_of: int | None = None) -> None:
+        """A provider of `slot` has left: withdraw those who have none now."""
+        losers = [*self._losers(slot), *self._draining_on(slot)]
         if losers:
             self.withdraw(*losers, as_of=as_of)
-        return losers
 
     def unpin(self, slot: ServiceSlot, incoming: Container[Fiber], as_of: int) -> None:
         """The provider of `slot` was replaced: what is being opened elsewhere upon the old object must open anew."""
@@ -96,6 +96,11 @@ class Closing:
             for consumer in slot.consumers
             if consumer.activation is not None and not consumer.is_closing and slot.find(consumer.view) is None
         ]
+
+    def _draining_on(self, slot: ServiceSlot) -> list[Fiber]:
+        """Consumers that leases keep open, on a provider that is withdrawn: they must not make it wait for leases."""
+        gone = [entry.owner for entry in slot.entries() if entry.owner.hidden or entry.withdrawn]
+        return [c for c in slot.consumers if c.draining and not c.hidden and any(map(c.view.sees, gone))]
 
     def is_leased(self, fiber: Fiber) -> bool:
         """Whether a lease sees a fiber that a commit has retired."""
@@ -140,6 +145,9 @@ class Closing:
         """
         child.end()
         child.release()
+        for fiber in self._kernel.draining:  # it may be the one who keeps this child's turn from coming to an end
+            if fiber.provided:
+                fiber.wake()
         for member in child.family():
             for consumer in self._closing_upon(member) if member.provided else ():
                 for node in consumer.lineage():
@@ -169,6 +177,8 @@ class Closing:
                 queue += self._closing_upon(node)
             if parents and node.awaits_parent and not node.released and node.parent is not None:
                 queue.append(node.parent)
+            if parents and node.state is FiberState.UNLOADING:
+                queue += [kid for kid in node.kids if kid.released and not kid.closed]
         return False
 
     async def wait_closed(self, fiber: Fiber) -> None:

@@ -29,7 +29,7 @@ class View(Protocol):
     def sees(self, fiber: Fiber, /) -> bool: ...
 
     def anchor(self) -> tuple[int, Stage | None]:
-        """What a lease of this view holds: an epoch, or `NEVER` and the stage that has none yet."""
+        """What a lease of this view holds: an epoch, and the stage if it has none of its own yet."""
 
 
 class Now:
@@ -73,7 +73,8 @@ class Lease:
     """A view frozen to one epoch, which keeps open what it sees until it is released.
 
     A fiber retired by a commit stays open while a lease of some `e` with `born <= e < retired` is held. What an owner
-    disposes of is gone for leases too. A lease taken inside a stage is of the stage, and of its epoch once committed.
+    disposes of is gone for leases too. A lease taken inside a stage sees the stage beside what there was when it was
+    taken, and is of the stage's epoch once that is committed.
     """
 
     __slots__ = ("_cache", "_kernel", "epoch", "held", "since", "stage", "who")
@@ -92,13 +93,15 @@ class Lease:
             self.epoch, self.stage = view.anchor()
         if self.stage is not None:
             self.stage.leases[self] = None
-        else:
-            kernel.held[self.epoch] = kernel.held.get(self.epoch, 0) + 1
+        kernel.held[self.epoch] = kernel.held.get(self.epoch, 0) + 1
         kernel.leases[self] = None
 
     def sees(self, fiber: Fiber) -> bool:
         if self.stage is not None:
-            return self.stage.sees(fiber)
+            if fiber.stage is self.stage:
+                return fiber.opened and not fiber.hidden
+            if self.stage.retires(fiber):
+                return False
         return fiber.born <= self.epoch < fiber.retired and not fiber.hidden
 
     def anchor(self) -> tuple[int, Stage | None]:
@@ -118,8 +121,9 @@ class Lease:
 
     def settle(self, epoch: int) -> None:
         """The stage this lease was taken in became `epoch`."""
-        self.epoch, self.stage = epoch, None
+        before, self.epoch, self.stage = self.epoch, epoch, None
         self._kernel.held[epoch] = self._kernel.held.get(epoch, 0) + 1
+        self._let_go(before)
 
     def check(self) -> None:
         """Raise `LeaseEndedError` once the lease is released."""
@@ -135,12 +139,15 @@ class Lease:
         del kernel.leases[self]
         if self.stage is not None:
             del self.stage.leases[self]
-            return
-        left = kernel.held[self.epoch] - 1
+        self._let_go(self.epoch)
+
+    def _let_go(self, epoch: int) -> None:
+        kernel = self._kernel
+        left = kernel.held[epoch] - 1
         if left:
-            kernel.held[self.epoch] = left
+            kernel.held[epoch] = left
             return
-        del kernel.held[self.epoch]
+        del kernel.held[epoch]
         for fiber in list(kernel.draining):
             if not kernel.closing.is_leased(fiber):
                 fiber.wake()

@@ -265,6 +265,7 @@ class Fiber:
         """
         target = self.latest
         target.end()
+        target.release()
         await self.kernel.closing.wait_closed(target)
 
     async def update(self, config: BaseModel | dict[str, Any]) -> Fiber:

@@ -155,7 +155,8 @@ class Binding(Entry):
         return True
 
     def _remove(self) -> None:
-        self.owner.provided.pop(self.table, None)
+        if self.owner.provided.get(self.table) is self:  # it may have been offered again
+            del self.owner.provided[self.table]
         self.table.remove(self)
 
     async def _remove_after(self, closing: list[Fiber]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from pydantic import BaseModel
 
-from .epochs import NEVER, Farewell, Lease
+from .epochs import Farewell, Lease
 from .errors import CommitRefusedError
 from .plugin import Plugin
 from .tables import RegistryTable, Table
@@ -51,7 +51,7 @@ class Stage:
         return fiber.born <= self.kernel.epoch < fiber.retired and not self.retires(fiber)
 
     def anchor(self) -> tuple[int, Stage | None]:
-        return NEVER, self
+        return self.kernel.epoch, self
 
     def retires(self, fiber: Fiber) -> bool:
         """Whether the commit would retire `fiber`, by itself or with a parent."""
@@ -142,8 +142,8 @@ class Stage:
                 found.append(f"{fiber.path!r} is still loading")
             elif fiber.parent not in self.incoming and (fiber.ended or not (fiber.optional or fiber.is_open)):
                 found.append(why_not_open(fiber))
-            elif fiber.replaces is not None and fiber.replaces.successor is not None:
-                found.append(f"{fiber.path!r} was replaced by another stage")
+            elif fiber.replaces is not None and fiber.replaces.ended:
+                found.append(f"{fiber.path!r} was replaced or disposed of meanwhile")
             elif fiber.is_open and fiber.slots and (missing := fiber.missing()):
                 found.append(f"{fiber.path!r} needs {missing[0].name!r}, which is removed")
         return [*found, *self._lost(leaving), *self._doubled(leaving)]
@@ -226,13 +226,14 @@ class Stage:
                 tables.update(fiber.tables)
                 for slot in fiber.provided:
                     lost[slot] = fiber
+            elif fiber.activation is not None and not fiber.is_closing:
+                fiber.hidden = True
+                fiber.view = Farewell(last, fiber.stage)
             fiber.ended = True
             fiber.free_name()
             fiber.awaits_parent = fiber.parent in leaving
         for fiber in self.incoming:
             if fiber in leaving:  # opened in something that this very commit retires
-                fiber.hidden = True
-                fiber.view = Farewell(last, self)
                 continue
             fiber.stage = None
             if fiber.replaces is not None:
@@ -284,6 +285,8 @@ class Stage:
         with anyio.CancelScope(shield=True):
             for fiber in list(self.incoming):
                 fiber.end()
+                if fiber.parent not in self.incoming:  # its parent is no part of this, and may have to wait for leases
+                    fiber.release()
             for fiber in list(self.incoming):
                 await self.kernel.closing.wait_closed(fiber)
 
@@ -291,6 +294,7 @@ class Stage:
         """Take one incoming fiber, with its children, out of the stage and close it."""
         members = list(fiber.family())
         fiber.end()
+        fiber.release()
         await self.kernel.closing.wait_closed(fiber)
         for member in members:
             self.incoming.pop(member, None)
