@@ -125,7 +125,10 @@ class _Version(argparse.Action):
 
 def _run(args: argparse.Namespace) -> int:
     import gc
+    import signal
 
+    # Before the imports, which take most of the start: a hang-up asks for what is about to happen anyway.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     gc.disable()  # until the first commit: importing and starting make much and throw little away
     from .run import run
 

@@ -7,7 +7,8 @@ replaced; elsewhere such rows are listed as waiting for a restart.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import anyio
 
@@ -21,6 +22,17 @@ State = dict[str, tuple[tuple[str, int, int], ...]]
 """What has changed since it was imported: unit → its changed files with their times and sizes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a look at the plugin sources has found."""
+
+    changed: dict[str, tuple[str, ...]]
+    """What waits for a restart: unit → its changed files."""
+    fresh: CodeReload | None = None
+    files: Sequence[str] = ()
+    """The changed files that are reloaded."""
+
+
 class Code:
     """The plugin sources of a reconciler."""
 
@@ -28,6 +40,8 @@ class Code:
         self._resolver = resolver
         self._judged: State = {}
         self.watchers = 0
+        self.on_switch: Callable[[], None] = lambda: None
+        """Called when reloading may have been switched on or off."""
 
     @property
     def reloading(self) -> bool:
@@ -38,25 +52,29 @@ class Code:
         """Source files, and directories of packages, of the plugins that were imported."""
         return self._resolver.watched()
 
-    def _state(self) -> State:
-        return {unit: tuple(map(_stamp, files)) for unit, files in self._resolver.changed().items()}
+    def _state(self, changed: Mapping[str, tuple[str, ...]]) -> State:
+        return {unit: tuple(map(_stamp, files)) for unit, files in changed.items()}
 
     def differs(self) -> bool:
         """Whether code has changed that no attempt has judged yet. Reads the disk."""
-        state = self._state()
-        return self.reloading and state != self._judged and bool(state)
+        if not self.reloading:
+            return False
+        state = self._state(self._resolver.changed())
+        return bool(state) and state != self._judged
 
-    def judge(self) -> tuple[CodeReload | None, list[str]]:
-        """Import what has changed beside the old, if code is reloaded; give that and the changed files. Blocks."""
-        self._judged = self._state()
-        if not self.reloading or not self._judged:
-            return None, []
-        files = [file for stamps in self._judged.values() for file, _, _ in stamps]
-        return self._resolver.refresh(), files
+    def judge(self) -> Verdict:
+        """Look at the code, and import what has changed beside the old if code is reloaded. Blocks."""
+        changed = self._resolver.changed()
+        if not self.reloading or not changed:
+            self._judged = {}
+            return Verdict(changed=changed)
+        self._judged = self._state(changed)
+        fresh = self._resolver.refresh()
+        return Verdict(fresh=fresh, files=[file for files in changed.values() for file in files], changed={})
 
-    def stale(self, specs: Mapping[str, Spec]) -> dict[str, str]:
-        """Rows that run code which has changed, with the words for it. Reads the disk."""
-        return stale_rows(specs, self._resolver.changed())
+    def stale(self, specs: Mapping[str, Spec], changed: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+        """Rows that run code which has changed, with the words for it."""
+        return stale_rows(specs, changed)
 
     def tell(self, root: Context, files: Sequence[str]) -> None:
         for file in files:
@@ -75,10 +93,12 @@ class Watcher:
     async def run(self) -> None:
         """Have changed code reloaded until cancelled."""
         self._code.watchers += 1
+        self._code.on_switch()
         try:
             await anyio.sleep_forever()
         finally:
             self._code.watchers -= 1
+            self._code.on_switch()
 
 
 def _stamp(file: str) -> tuple[str, int, int]:

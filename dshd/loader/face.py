@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .attempt import Request
 from .code import Watcher
 from .events import CodeWatcher
+from .request import Request
 
 if TYPE_CHECKING:
     from .reconciler import Reconciler

@@ -23,6 +23,8 @@ class ReloadOptions:
     """`auto`, `poll` or `off`."""
     rescan: float = 10.0
     poll: float = 2.0
+    read_timeout: float = 30.0
+    """For reading and judging the sources, imports of plugins included."""
     drain_warn_after: float = 60.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=1, maximum=60))
     """For optional rows that fail to start."""

@@ -48,6 +48,20 @@ class Plan:
         }
 
 
+GATED_FROM = 6
+"""So many rows there must be before removing more than half of them is held."""
+
+
+def removes_much(planned: Plan, running: int) -> str | None:
+    """Why a plan is held that would remove much of what runs, or `None`: it may come of a half-written checkout."""
+    removed = len(planned.of("remove"))
+    if running and removed == running and not planned.of("add"):
+        return f"it would remove all {running} rows; say --allow-removals if that is meant"
+    if running >= GATED_FROM and removed * 2 > running:
+        return f"it would remove {removed} of {running} rows; say --allow-removals if that is meant"
+    return None
+
+
 def changed_fields(old: Any, new: Any, path: str = "") -> list[str]:
     """Dotted places where two canonical values differ, the outermost that says it."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):

@@ -6,9 +6,10 @@ it. One attempt runs, plain wishes that wait are merged, and an edit that lands 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,27 @@ import structlog
 from dshd.kernel.context import Context
 from dshd.kernel.fiber import Fiber
 
-from .attempt import Attempt, Request, Superseded, attempt_id, hold_for
+from .attempt import Attempt
 from .code import Code
+from .confirmation import Confirmation
+from .drains import Drains
 from .events import LOADER
 from .face import LoaderFace
-from .files import Files, Stored
-from .history import Generation, History, Unconfirmed
+from .history import History, Hold
 from .issues import Issue
 from .mount import LiveTree
 from .options import ReloadOptions as ReloadOptions
 from .plan import Plan
+from .request import Request, Superseded, attempt_id
 from .result import Outcome, Result
-from .sources import Reading, Sources, fingerprint_again
+from .sources import Reading, Sources, read
 from .spec import Spec
 from .supervise import Supervisor
 from .watch import Watch
 
 _log = structlog.get_logger("dshd.loader")
+
+_RUNS = (Outcome.COMMITTED, Outcome.NOOP)
 
 
 class StartRefused(Exception):
@@ -60,16 +65,17 @@ class Reconciler:
         self.digest = ""
         self.degraded: str | None = None
         self.last: Result | None = None
-        self.leaks: dict[str, None] = {}
         self.reading: Reading | None = None
-        self.desired_issues: tuple[Issue, ...] = ()
+        """The inputs that were judged last."""
+        self.confirmation = Confirmation(self.history, self._ask)
+        self.drains = Drains(lambda: self.options.drain_warn_after)
+        self._shown: Reading | None = None
         self._queue: list[Request] = []
         self._arrived = anyio.Event()
+        self._told = anyio.Event()
         self._supervisor = Supervisor(root, self.live, self.options.backoff)
-        self._watch = Watch(self)
+        self.watch = Watch(self)
         self._face = root.provide(LOADER, LoaderFace(self))
-        self._draining: dict[Fiber, float] = {}
-        self._draining_changed = anyio.Event()
 
     # -- what others read
 
@@ -83,7 +89,7 @@ class Reconciler:
     @property
     def texts(self) -> Mapping[str, str]:
         """The texts of the sources as last read, for showing lines."""
-        return {} if self.reading is None else self.reading.desired.tree.texts
+        return {} if self._shown is None else self._shown.desired.tree.texts
 
     @property
     def results(self) -> Sequence[Mapping[str, Any]]:
@@ -101,12 +107,17 @@ class Reconciler:
 
     @property
     def watch_mode(self) -> str:
-        return self._watch.mode
+        return self.watch.mode
 
     @property
     def draining(self) -> list[Fiber]:
         """Retired instances that are still open."""
-        return [fiber for fiber in self._draining if not fiber.closed]
+        return self.drains.fibers
+
+    @property
+    def leaks(self) -> list[str]:
+        """Rows whose old instance could not be stopped."""
+        return self.drains.leaks
 
     # -- asking for an attempt
 
@@ -120,32 +131,24 @@ class Reconciler:
         allow_removals: bool = False,
     ) -> Result:
         """Ask for an attempt and wait for its result, or for that of the attempt that answers it instead."""
-        return await self._ask(
-            Request(
-                trigger=trigger,
-                plan_only=plan_only,
-                if_generation=if_generation,
-                confirm_seconds=confirm_seconds,
-                allow_removals=allow_removals,
-            )
-        )
+        request = Request(trigger=trigger, plan_only=plan_only, allow_removals=allow_removals)
+        request.if_generation, request.confirm_seconds = if_generation, confirm_seconds
+        return await self._ask(request)
 
     async def rollback(self, generation: int | None = None) -> Result:
-        """Go back to a stored generation, by default the one before the present, and stay there."""
+        """Go back to a stored generation, by default the last one that was another tree, and stay there."""
         target = generation
         if target is None:
-            earlier = [number for number in self.history.numbers() if number < self.generation]
-            target = earlier[-1] if earlier else 0
+            found = await anyio.to_thread.run_sync(self.history.before, self.generation, self.digest)
+            target = 0 if found is None else found.number
         return await self._ask(Request(trigger="rollback", rollback_to=target))
 
     async def confirm(self) -> Result:
         """Keep a generation that would have rolled back. The result says `rolled_back` if it has."""
-        waiting = self.history.unconfirmed
-        if waiting is None:
-            rolled = self.last is not None and self.last.result is Outcome.ROLLED_BACK
-            return self._said("confirm", Outcome.ROLLED_BACK if rolled else Outcome.NOOP)
-        await anyio.to_thread.run_sync(self.history.confirm, self.generation)
-        return self._said("confirm", Outcome.COMMITTED)
+        late = self.confirmation.rolled_back or (self.history.unconfirmed is not None and self.confirmation.overdue)
+        if await self.confirmation.confirm(self.generation):
+            return self._said("confirm", Outcome.COMMITTED)
+        return self._said("confirm", Outcome.ROLLED_BACK if late else Outcome.NOOP)
 
     def request(self, request: Request) -> None:
         """Queue a wish without waiting; plain ones that wait are merged into the latest."""
@@ -162,16 +165,36 @@ class Reconciler:
         assert request.result is not None
         return request.result
 
+    # -- asked by the attempt that runs
+
     async def arrival(self) -> None:
         """Wait until something is asked for."""
         await self._arrived.wait()
         self._arrived = anyio.Event()
+
+    @property
+    def plain_waiting(self) -> bool:
+        return any(request.plain for request in self._queue)
 
     def take_plain(self) -> list[Request]:
         """The waiting wishes that the running attempt answers as well."""
         taken = [request for request in self._queue if request.plain]
         self._queue = [request for request in self._queue if not request.plain]
         return taken
+
+    def take_plans(self) -> list[Request]:
+        """The waiting wishes for a plan: they need not wait for the attempt that runs."""
+        taken = [request for request in self._queue if request.plan_only]
+        self._queue = [request for request in self._queue if not request.plan_only]
+        return taken
+
+    async def answer(self, request: Request) -> None:
+        """Plan beside the attempt that runs; if that ends first, the wish waits for its turn."""
+        try:
+            await self._attempt(request, beside=True)
+        finally:
+            if not request.done.is_set():
+                self.request(request)
 
     # -- the task
 
@@ -181,64 +204,81 @@ class Reconciler:
         Instead: a rollback that holds; the generation before an unconfirmed one; the last good one if the files are
         invalid, unless `strict`.
         """
-        held = await self._start_held()
-        if held is not None:
-            return held
-        result = await self._attempt(Request(trigger="start"))
-        if result.result in (Outcome.COMMITTED, Outcome.NOOP):
+        try:
+            return await self._start_held() or await self._start_files(strict)
+        finally:
+            await self._flush()
+
+    async def _start_files(self, strict: bool) -> Result:
+        request = Request(trigger="start")
+        while (result := await self._attempt(request)).result is Outcome.SUPERSEDED:
+            request, waiting = Request(trigger="start"), self.take_plain()
+            for other in waiting:
+                request.join(other)
+        if result.result in _RUNS:
             return result
-        good = None if strict else self.history.last_good()
+        good = None if strict else await anyio.to_thread.run_sync(self.history.last_good)
         if good is None:
             raise StartRefused(result)
         self.degraded = f"the files are {result.result.value}, so generation {good.number} runs"
-        self.desired_issues = result.issues
         again = await self._attempt(Request(trigger="start", rollback_to=good.number))
-        if again.result not in (Outcome.COMMITTED, Outcome.NOOP):
+        if again.result not in _RUNS:
             raise StartRefused(result)
         return again
 
     async def _start_held(self) -> Result | None:
-        waiting, hold = self.history.unconfirmed, self.history.hold
-        target, reason = None, ""
-        if waiting is not None:
-            target, reason = waiting.previous, f"generation {waiting.generation} was never confirmed"
-            await anyio.to_thread.run_sync(self.history.set_unconfirmed, None)
-        elif hold is not None:
-            target, reason = hold.generation, hold.reason
-        stored = None if target is None else self.history.get(target)
-        if stored is None or (hold is not None and waiting is None and not await self._same_inputs(hold.fingerprint)):
+        """Start what a rollback, or a confirmation that never came, has decided; `None` if nothing has."""
+        history, waiting, hold = self.history, self.history.unconfirmed, self.history.hold
+        if waiting is None and hold is None:
             return None
-        self.degraded = f"{reason}, so generation {stored.number} runs"
-        result = await self._attempt(Request(trigger="start", rollback_to=stored.number))
-        if result.result in (Outcome.COMMITTED, Outcome.NOOP):
+        disk = await anyio.to_thread.run_sync(read, self.sources)
+        if waiting is not None:
+            self.confirmation.end(rolled_back=True)
+            target = waiting.previous if history.get(waiting.previous) else getattr(history.last_good(), "number", 0)
+            reason = f"generation {waiting.generation} was never confirmed"
+            hold = Hold(generation=target, fingerprint=disk.fingerprint, reason=reason)
+        assert hold is not None
+        if history.get(hold.generation) is None or hold.fingerprint != disk.fingerprint:
+            return None
+        history.hold = hold
+        self.degraded = f"{hold.reason}, so generation {hold.generation} runs"
+        self.watch.disk = disk
+        result = await self._attempt(Request(trigger="start", rollback_to=hold.generation))
+        if result.result in _RUNS:
             return result
         self.degraded = None
         return None
 
-    async def _same_inputs(self, fingerprint: str) -> bool:
-        from .sources import read
-
-        reading = await anyio.to_thread.run_sync(read, self.sources)
-        return reading.fingerprint == fingerprint
-
     async def run(self) -> None:
         """Serve wishes for ever, and watch. Cancel it to stop."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._supervisor.run, name="optional rows")
-            tasks.start_soon(self._watch.run, name="watch")
-            tasks.start_soon(self._watch_confirmation, name="confirmation")
-            tasks.start_soon(self._watch_draining, name="draining")
+            for name, work in (
+                ("optional rows", self._supervisor.run), ("watch", self.watch.run), ("draining", self.drains.watch),
+                ("confirmation", self.confirmation.watch), ("history", self._write),
+            ):  # fmt: skip
+                tasks.start_soon(partial(self._keep_going, name, work), name=name)
             while True:
                 while not self._queue:
                     await self.arrival()
                 await self._attempt(self._queue.pop(0))
 
-    async def _attempt(self, request: Request) -> Result:
+    async def _keep_going(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Nothing that goes wrong beside the attempts ends them."""
+        while True:
+            try:
+                await work()
+                return
+            except Exception:
+                _log.exception("failed in the loader itself, and begins again", task=name)
+                await anyio.sleep(1)
+
+    async def _attempt(self, request: Request, *, beside: bool = False) -> Result:
         """Run one attempt; whatever happens in it, it ends with a result and this goes on."""
-        self.options.on_begin(request.trigger)
+        if not request.plan_only:
+            self._call(self.options.on_begin, request.trigger)
         structlog.contextvars.bind_contextvars(attempt=request.id)
         try:
-            result = await Attempt(self, request).run()
+            result = await Attempt(self, request, beside=beside).run()
         except Superseded:
             result = self._said(request.trigger, Outcome.SUPERSEDED, attempt=request.id)
             self._tell(result)
@@ -255,19 +295,41 @@ class Reconciler:
             result = self._said(request.trigger, Outcome.REJECTED, attempt=request.id, issues=(issue,))
         finally:
             structlog.contextvars.unbind_contextvars("attempt")
-        if result.result is Outcome.COMMITTED and request.trigger == "confirm":
-            result = self._said("confirm", Outcome.ROLLED_BACK, attempt=request.id)
-        self._tell(result)
+        if result.result in _RUNS and request.trigger == "confirm":
+            result = replace(result, result=Outcome.ROLLED_BACK)
+        if not request.plan_only:
+            self._tell(result)
         request.finish(result)
         return result
 
     def _tell(self, result: Result) -> None:
         self.last = result
         self.history.add_result(result.as_json())
+        self._told.set()
+        self._call(self.options.on_result, result)
+
+    def _call(self, told: Callable[[Any], None], value: object) -> None:
         try:
-            self.options.on_result(result)
-        except Exception:
-            _log.exception("telling of a result failed")
+            told(value)
+        except (Exception, SystemExit):
+            _log.exception("telling the process of an attempt failed")
+
+    async def _write(self) -> None:
+        """Bring to the disk what no answer waits for."""
+        try:
+            while True:
+                await self._told.wait()
+                self._told = anyio.Event()
+                await self._flush()
+        finally:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self.history.flush)
+        except OSError as exc:
+            _log.error("the state directory cannot be written", error=str(exc))
 
     def _said(
         self, trigger: str, outcome: Outcome, *, attempt: str | None = None, issues: tuple[Issue, ...] = ()
@@ -289,90 +351,49 @@ class Reconciler:
 
     # -- told by the attempt
 
-    def stored(self, generation: Generation) -> Files:
-        return Stored.from_json(generation.files)
-
-    def seen(self, reading: Reading) -> None:
-        """These inputs are being judged: the watch looks for others."""
-        self._watch.judged(reading)
-        self.reading = reading
+    def seen(self, reading: Reading, directories: frozenset[str], *, only_shown: bool) -> None:
+        """These inputs are being judged: the watch looks for others. What is only shown leaves that as it was."""
+        self._shown = reading
+        if not only_shown:
+            self.watch.judged(reading, directories)
+            self.reading = reading
 
     def patience(self, reading: Reading) -> float:
         """Seconds to go on reading before these bytes are judged: they may be half of a save."""
-        if reading.missing:
-            return 2.0
+        if self.watch.disk is not None and self.watch.disk.fingerprint == reading.fingerprint:
+            return 0.0
         before = {} if self.reading is None else self.reading.desired.tree.texts
         now = reading.desired.tree.texts
         emptied = any(not text.strip() and before.get(name, "").strip() for name, text in now.items())
         broken = any(issue.code.startswith("E01") for issue in reading.desired.issues.errors)
+        if reading.missing and not reading.desired.ok:
+            return 2.0
         return 0.3 if emptied or broken else 0.0
 
-    def apply_daemon(self, daemon: Mapping[str, Any], dry: bool) -> tuple[str, ...]:
-        return self.options.apply_daemon(daemon, dry)
+    def adopt(self, request: Request, reading: Reading) -> None:
+        """What these inputs say runs already."""
+        disk = self.watch.disk
+        if request.rollback_to is None or (disk is not None and disk.desired.digest == self.digest):
+            self.degraded = self.history.hold = None
+        elif request.trigger != "start":
+            self._hold(request)
+        if request.trigger in ("rollback", "confirm"):
+            self.confirmation.end(rolled_back=request.trigger == "confirm")
 
-    def adopt(self, reading: Reading) -> None:
-        """The files say what runs already."""
-        self.degraded = None
-        if self.history.hold is not None:
-            self.history.set_hold(None)
+    def _hold(self, request: Request) -> None:
+        self.degraded = f"rolled back to generation {request.rollback_to}"
+        disk = "" if self.watch.disk is None else self.watch.disk.fingerprint
+        self.history.hold = Hold(generation=self.generation, fingerprint=disk, reason=self.degraded)
 
-    def committed(self, attempt: Attempt, reading: Reading) -> None:
-        """A new tree has been published: number it, and remember what it must be rolled back to."""
-        request, previous = attempt.request, self.generation
+    def committed(self, request: Request, reading: Reading) -> None:
+        """A new tree has been published: number it, and remember what must be rolled back to."""
         self.generation = self.history.last_number = self.history.last_number + 1
         self.digest = reading.desired.digest
+        self._supervisor.poke()
         if request.trigger in ("rollback", "confirm"):
-            target = request.rollback_to
-            self.degraded = f"rolled back to generation {target}"
-            self.history.set_hold(hold_for(self.generation, self._watch.disk, self.degraded))
-            self.history.set_unconfirmed(None)
-        elif request.trigger != "start" or request.rollback_to is None:
-            self.degraded = None
-            if self.history.hold is not None:
-                self.history.set_hold(None)
-        if request.confirm_seconds is not None:
-            waiting = self.history.unconfirmed
-            first = previous if waiting is None else waiting.previous
-            by = time.time() + request.confirm_seconds
-            self.history.set_unconfirmed(Unconfirmed(generation=self.generation, previous=first, by=by))
-
-    def drain(self, fibers: list[Fiber]) -> None:
-        now = anyio.current_time()
-        self._draining.update(dict.fromkeys(fibers, now))
-        self._draining_changed.set()
-
-    # -- beside the attempts
-
-    async def _watch_confirmation(self) -> None:
-        """Roll back what is not confirmed in time."""
-        while True:
-            waiting = self.history.unconfirmed
-            if waiting is not None and time.time() >= waiting.by and self.generation:
-                await self._ask(Request(trigger="confirm", rollback_to=waiting.previous))
-                if self.history.unconfirmed is waiting:  # it could not be rolled back: say so once, not for ever
-                    self.history.set_unconfirmed(None)
-            await anyio.sleep(0.2 if waiting is not None else 1.0)
-
-    async def _watch_draining(self) -> None:
-        """Name what drains for long, and report what never ended."""
-        warned: dict[Fiber, None] = {}
-        while True:
-            for fiber, since in list(self._draining.items()):
-                if fiber.closed:
-                    del self._draining[fiber]
-                    warned.pop(fiber, None)
-                    if fiber.abandoned:
-                        self.leaks[fiber.path] = None
-                elif anyio.current_time() - since > self.options.drain_warn_after and fiber not in warned:
-                    warned[fiber] = None
-                    _log.warning("still draining", row=fiber.path, seconds=round(anyio.current_time() - since))
-            with anyio.move_on_after(1.0 if self._draining else None):
-                await self._draining_changed.wait()
-                self._draining_changed = anyio.Event()
-
-    async def changed_on_disk(self) -> bool:
-        """Whether the inputs differ from those judged last."""
-        if self.reading is None:
-            return True
-        again = await anyio.to_thread.run_sync(fingerprint_again, self.sources, self.reading.files)
-        return again != self.reading.fingerprint
+            self._hold(request)
+            self.confirmation.end(rolled_back=request.trigger == "confirm")
+        elif request.rollback_to is None:
+            self.degraded = self.history.hold = None
+        elif self.history.hold is not None:
+            self.history.hold = replace(self.history.hold, generation=self.generation)

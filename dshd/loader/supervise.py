@@ -39,6 +39,10 @@ class Supervisor:
         finally:
             listening.release()
 
+    def poke(self) -> None:
+        """Other rows run: some may have failed while they were prepared."""
+        self._event.set()
+
     def _heard(self, change: StatusChange) -> None:
         if change.fiber.optional and change.new in (FiberState.FAILED, FiberState.ACTIVE, FiberState.DISPOSED):
             self._event.set()
@@ -54,7 +58,8 @@ class Supervisor:
             if fiber is None or fiber.visible:
                 del self._failures[path]
         for path, fiber in failing.items():
-            if fiber.state is not FiberState.FAILED:
+            if fiber.state is not FiberState.FAILED or fiber.stirring:
+                self._due.pop(path, None)
                 continue
             due = self._due.get(path)
             if due is None:

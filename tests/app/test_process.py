@@ -295,6 +295,9 @@ def test_no_configuration_anywhere_is_said_with_what_to_do(process: Process) -> 
 def test_a_changed_log_level_is_applied_live_and_a_shadowed_one_is_not(process: Process) -> None:
     process.start(HELLO + "daemon: {log_level: error, drain: 5s}\n", environ={"DSHD_DRAIN": "2s"})
     assert process.logged("hello") is None
+    # It counts from the commit on, so the row that the same edit opens would not be heard yet.
+    process.write(HELLO + "daemon: {log_level: info, drain: 7s}\n")
+    process.ask("POST", "/api/v1/reload")
     process.write(HELLO.replace("ann", "bob") + "daemon: {log_level: info, drain: 7s}\n")
     process.ask("POST", "/api/v1/reload")
     assert process.logged("hello", who="bob")
