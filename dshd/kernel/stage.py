@@ -70,6 +70,10 @@ class Stage:
         """Let the commit retire `fiber` and what it contains. Say so before mounting what takes its place."""
         self.outgoing[fiber] = None
         self.kernel.services.version += 1  # what the stage sees is not what it saw
+        for slot in fiber.provided:
+            for consumer in list(slot.pinned):
+                if consumer.stage is self and consumer.activation is not None and not consumer.is_closing:
+                    self.kernel.closing.withdraw(consumer)  # it was opened here upon what is retired: open it anew
 
     def replace(
         self, fiber: Fiber, plugin: Plugin[Any] | None = None, config: BaseModel | dict[str, Any] | None = None

@@ -1419,6 +1419,10 @@ def check(backend: str, examples: int) -> None:
 
 CHILDREN = (Shape(injects=(1,)), Shape(provides=(0,)))
 FOUND: dict[str, list[Operation]] = {
+    "a pinned consumer, staged, kept what its own stage replaced": [
+        Open(), Mount(Shape(provides=(0, 1))), Mount(Shape(injects=(0,), pins=(1,)), stage=0, optional=True), Rest(),
+        Replace(0, 0), Commit(0),
+    ],
     "a lease took an entry of what was born after it for one it sees": [
         Mount(Shape()), Rest(), Contribute(0),
     ],
