@@ -21,6 +21,7 @@ class Notifier:
         self._reloads = 0
         self._ready = False
         self._status = "starting"
+        self._owed = False
         self._socket: socket.socket | None = None
         self._address = ""
         if address[:1] in ("/", "@"):
@@ -57,23 +58,30 @@ class Notifier:
 
     def alive(self) -> None:
         """A sign of life; to be called by the event loop itself, so that a blocked one gives none."""
-        self._send("WATCHDOG=1")
+        if self.watchdog is not None:
+            self._send("WATCHDOG=1")
+        if self._owed:
+            self._tell()
 
     def extend(self, seconds: float) -> None:
         """Ask for so much more time to stop."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _tell(self) -> None:
+        # A queue that is full loses what is sent; a manager that waits for READY must get it in the end.
         state = ["READY=1"] if self._ready and not self._reloads else []
-        self._send(*state, f"STATUS={self._status}")
+        self._owed = not self._send(*state, f"STATUS={self._status}")
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> bool:
+        """Whether the manager has taken it, or there is none."""
         if self._socket is None:
-            return
+            return True
         try:
             self._socket.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
         except OSError as exc:
             _log.warning("the service manager does not take a notification", lines=lines, error=str(exc))
+            return False
+        return True
 
     def close(self) -> None:
         if self._socket is not None:

@@ -64,7 +64,8 @@ def result_text(result: Result, texts: Mapping[str, str], running: str, *, plan_
         lines.append(f"plan: {changes}, {kept} kept")
     else:
         took = f" in {sum(result.phases_ms.values()):.0f} ms" if result.phases_ms else ""
-        lines.append(f"{_SAID[result.result]}{took}")
+        ended, comma, rest = _SAID[result.result].partition(",")
+        lines.append(f"{ended}{took}{comma}{rest}")
     if result.confirm_by:
         lines.append(f"rolls back unless `dshd confirm` comes by {result.confirm_by}")
     return "\n".join([*lines, running]) + "\n"

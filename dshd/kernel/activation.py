@@ -20,6 +20,7 @@ import anyio
 from .effects import Effect
 from .epochs import NEVER
 from .errors import (
+    EXITS,
     AbandonedError,
     CommitRefusedError,
     FiberFailure,
@@ -169,8 +170,8 @@ class Activation:
                 )
                 stray.__cause__ = exc
                 exc = stray
-        elif isinstance(exc, SystemExit):
-            left = PluginExitError(fiber.path, f"plugin {fiber.path!r} called sys.exit({exc.code!r})")
+        elif isinstance(exc, EXITS):
+            left = PluginExitError(fiber.path, f"plugin {fiber.path!r} asked the process to end: {exc!r}")
             left.__cause__ = exc
             exc = left
         elif isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
@@ -297,7 +298,7 @@ class Activation:
                 result = effect.release()
                 if inspect.isawaitable(result):
                     await self._bounded(effect, result)
-            except (Exception, SystemExit) as exc:
+            except (Exception, *EXITS) as exc:
                 self.fiber.report("cleanup failed", effect=effect.label, error=exc)
             except anyio.get_cancelled_exc_class() as exc:
                 if self._limit.cancel_called:

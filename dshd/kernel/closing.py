@@ -55,6 +55,8 @@ class Closing:
                 fiber.hidden = True
                 if fiber is not top:
                     fiber.ended = fiber.awaits_parent = True
+                elif fiber.awaits_parent and fiber.parent is not None and not fiber.parent.hidden:
+                    fiber.released = True  # its parent may have to wait for leases; this has not
                 if fiber.born <= last < fiber.retired:
                     self._kernel.epoch = epoch
                     fiber.retired = epoch

@@ -13,7 +13,7 @@ import anyio
 
 from .effects import Scope
 from .epochs import Lease
-from .errors import EventModeError, NextCalledTwiceError, PluginExitError, StrayCancellationError
+from .errors import EXITS, EventModeError, NextCalledTwiceError, PluginExitError, StrayCancellationError
 from .events import Dispatched, Event
 from .stray import is_stray
 from .tables import Entry, Table
@@ -103,7 +103,7 @@ def deliver(kernel: Kernel, listeners: tuple[Entry, ...], payload: object) -> No
     for listener in listeners:
         try:
             listener.value(payload)
-        except (Exception, SystemExit, anyio.get_cancelled_exc_class()) as exc:
+        except (Exception, *EXITS, anyio.get_cancelled_exc_class()) as exc:
             listener.owner.report("listener failed", of=listener.table.name, listener=listener.culprit, error=exc)
 
 
@@ -112,7 +112,7 @@ def deliver_veto(listeners: tuple[Entry, ...], payload: object) -> None:
     for listener in listeners:
         try:
             listener.value(payload)
-        except SystemExit as exc:
+        except EXITS as exc:
             raise _exited(listener, exc) from exc
         except anyio.get_cancelled_exc_class() as exc:
             raise _strayed(listener) from exc
@@ -122,7 +122,7 @@ def bail(listeners: tuple[Entry, ...], payload: object) -> Any:
     for listener in listeners:
         try:
             answer = listener.value(payload)
-        except SystemExit as exc:
+        except EXITS as exc:
             raise _exited(listener, exc) from exc
         except anyio.get_cancelled_exc_class() as exc:
             raise _strayed(listener) from exc
@@ -222,7 +222,7 @@ async def _call(listener: Entry, *args: object) -> Any:
         if type(answer) is not CoroutineType and not hasattr(answer, "__await__"):
             raise EventModeError(f"listener {listener.culprit} of {listener.table.name!r} must be `async def`")
         return await answer
-    except SystemExit as exc:
+    except EXITS as exc:
         raise _exited(listener, exc) from exc
     except anyio.get_cancelled_exc_class() as exc:
         if is_stray():
@@ -235,5 +235,5 @@ def _strayed(listener: Entry) -> StrayCancellationError:
     return StrayCancellationError(listener.owner.path, text)
 
 
-def _exited(listener: Entry, exc: SystemExit) -> PluginExitError:
-    return PluginExitError(listener.owner.path, f"listener {listener.culprit} called sys.exit({exc.code!r})")
+def _exited(listener: Entry, exc: BaseException) -> PluginExitError:
+    return PluginExitError(listener.owner.path, f"listener {listener.culprit} asked the process to end: {exc!r}")

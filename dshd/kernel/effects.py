@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 
-from .errors import ClosedScopeError
+from .errors import EXITS, ClosedScopeError
 from .stray import is_stray
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ async def unwind(effects: dict[Effect, None]) -> None:
         effects.pop(effect)
         try:
             await effect.dispose()
-        except (Exception, SystemExit) as exc:
+        except (Exception, *EXITS) as exc:
             effect.owner.report("cleanup failed", effect=effect.label, error=exc)
         except anyio.get_cancelled_exc_class() as exc:
             if not is_stray():

@@ -35,6 +35,9 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+EXITS = (SystemExit, KeyboardInterrupt)
+"""What a plugin may raise to end a process, and what ends only the plugin. A real interrupt comes by a signal."""
+
 
 class DshdError(Exception):
     """Base of every error dshd raises on purpose."""

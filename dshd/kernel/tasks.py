@@ -15,7 +15,7 @@ import anyio
 
 from .effects import Effect, Scope
 from .epochs import NEVER
-from .errors import InactiveFiberError, PluginDefinitionError, PluginExitError, StrayCancellationError
+from .errors import EXITS, InactiveFiberError, PluginDefinitionError, PluginExitError, StrayCancellationError
 from .states import FiberState
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ class SpawnedTask(Effect):
                     if not hasattr(self.coroutine, "__await__"):
                         raise PluginDefinitionError(f"task {self.name!r} must be `async def`")
                     await self.coroutine
-        except SystemExit as exc:
+        except EXITS as exc:
             left = PluginExitError(
-                self.owner.path, f"task {self.name!r} of {self.owner.path!r} called sys.exit({exc.code!r})"
+                self.owner.path, f"task {self.name!r} of {self.owner.path!r} asked the process to end: {exc!r}"
             )
             left.__cause__ = exc
             self._failed(left)

@@ -387,7 +387,7 @@ class Attempt:
             pending_restart=self.plan.pending_restart,
             held_reason=held,
             draining=self._draining,
-            leaks=tuple(reconciler.leaks),
+            leaks=tuple(reconciler.drains.leaks),
             degraded=reconciler.degraded,
             confirm_by=reconciler.confirm_by,
             time=_now(),

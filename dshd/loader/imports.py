@@ -17,7 +17,7 @@ from functools import reduce
 from types import ModuleType
 from typing import Any
 
-from dshd.kernel.errors import describe
+from dshd.kernel.errors import EXITS, describe
 from dshd.kernel.plugin import Plugin
 
 from .issues import nearest
@@ -73,7 +73,7 @@ def unit_of(module: str, use: str) -> tuple[str, str | None]:
                 break
     except ValueError:
         pass
-    except (Exception, SystemExit) as exc:
+    except (Exception, *EXITS) as exc:
         raise failed(use, exc, None) from exc
     return module, None
 
@@ -83,7 +83,7 @@ def import_target(target: Target, use: str, unit: Unit | None) -> tuple[str, Plu
     with importing(unit):
         try:
             module = importlib.import_module(target.module)
-        except (Exception, SystemExit) as exc:
+        except (Exception, *EXITS) as exc:
             if isinstance(exc, ModuleNotFoundError) and _is_absent(exc, target.module):
                 above, _, last = target.module.rpartition(".")
                 raise ResolveError("0311", f"there is no module {exc.name!r}", nearest(last, nearby(above))) from None

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 
+from dshd.kernel.errors import EXITS
+
 LOCAL = "dshd_plugins.local"
 """Package in which plugins live that were named by a path."""
 
@@ -249,7 +251,7 @@ class CodeSnapshot:
             try:
                 for module in self._wanted.get(root, (root,)):
                     importlib.import_module(module)
-            except (Exception, SystemExit) as exc:
+            except (Exception, *EXITS) as exc:
                 self.failures[root] = exc
                 self._taken.pop(root).put_back()
             except BaseException:

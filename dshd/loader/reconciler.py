@@ -6,7 +6,7 @@ it. One attempt runs, plain wishes that wait are merged, and an edit that lands 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -35,12 +35,13 @@ from .request import Request, Superseded, attempt_id
 from .result import Outcome, Result
 from .sources import Reading, Sources, read
 from .spec import Spec
-from .supervise import Supervisor
+from .supervise import Supervisor, keep_going
 from .watch import Watch
 
 _log = structlog.get_logger("dshd.loader")
 
 _RUNS = (Outcome.COMMITTED, Outcome.NOOP)
+_OVER = Issue(code="E0608", severity="error", message="the daemon is stopping: nothing is attempted any more")
 
 
 class StartRefused(Exception):
@@ -73,6 +74,7 @@ class Reconciler:
         self._queue: list[Request] = []
         self._arrived = anyio.Event()
         self._told = anyio.Event()
+        self._over = False
         self._supervisor = Supervisor(root, self.live, self.options.backoff)
         self.watch = Watch(self)
         self._face = root.provide(LOADER, LoaderFace(self))
@@ -109,16 +111,6 @@ class Reconciler:
     def watch_mode(self) -> str:
         return self.watch.mode
 
-    @property
-    def draining(self) -> list[Fiber]:
-        """Retired instances that are still open."""
-        return self.drains.fibers
-
-    @property
-    def leaks(self) -> list[str]:
-        """Rows whose old instance could not be stopped."""
-        return self.drains.leaks
-
     # -- asking for an attempt
 
     async def reload(
@@ -152,6 +144,9 @@ class Reconciler:
 
     def request(self, request: Request) -> None:
         """Queue a wish without waiting; plain ones that wait are merged into the latest."""
+        if self._over:
+            request.finish(self._said(request.trigger, Outcome.REJECTED, attempt=request.id, issues=(_OVER,)))
+            return
         waiting = next((other for other in self._queue if other.plain), None) if request.plain else None
         if waiting is not None:
             request.join(waiting)
@@ -251,26 +246,24 @@ class Reconciler:
 
     async def run(self) -> None:
         """Serve wishes for ever, and watch. Cancel it to stop."""
+        try:
+            await self._serve()
+        finally:
+            self._over, left = True, self._queue
+            for request in left:
+                self.request(request)
+
+    async def _serve(self) -> None:
         async with anyio.create_task_group() as tasks:
             for name, work in (
                 ("optional rows", self._supervisor.run), ("watch", self.watch.run), ("draining", self.drains.watch),
                 ("confirmation", self.confirmation.watch), ("history", self._write),
             ):  # fmt: skip
-                tasks.start_soon(partial(self._keep_going, name, work), name=name)
+                tasks.start_soon(partial(keep_going, name, work), name=name)
             while True:
                 while not self._queue:
                     await self.arrival()
                 await self._attempt(self._queue.pop(0))
-
-    async def _keep_going(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Nothing that goes wrong beside the attempts ends them."""
-        while True:
-            try:
-                await work()
-                return
-            except Exception:
-                _log.exception("failed in the loader itself, and begins again", task=name)
-                await anyio.sleep(1)
 
     async def _attempt(self, request: Request, *, beside: bool = False) -> Result:
         """Run one attempt; whatever happens in it, it ends with a result and this goes on."""
@@ -293,6 +286,10 @@ class Reconciler:
             text = f"the loader failed: {type(exc).__name__}: {exc}"
             issue = Issue(code="E0699", severity="error", message=text, hint="please report this")
             result = self._said(request.trigger, Outcome.REJECTED, attempt=request.id, issues=(issue,))
+        except anyio.get_cancelled_exc_class():
+            if not beside:
+                request.finish(self._said(request.trigger, Outcome.REJECTED, attempt=request.id, issues=(_OVER,)))
+            raise
         finally:
             structlog.contextvars.unbind_contextvars("attempt")
         if result.result in _RUNS and request.trigger == "confirm":

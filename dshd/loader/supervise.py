@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 
 import anyio
+import structlog
 
 from dshd.kernel.context import Context
 from dshd.kernel.internal import STATUS, StatusChange
@@ -12,6 +14,8 @@ from dshd.kernel.states import FiberState
 from dshd.kernel.watchdog import Backoff
 
 from .mount import LiveTree
+
+_log = structlog.get_logger("dshd.loader")
 
 
 class Supervisor:
@@ -68,3 +72,14 @@ class Supervisor:
             elif due <= now:
                 del self._due[path]
                 fiber.retry()
+
+
+async def keep_going(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run what goes on beside the attempts: an error in it is logged, and it begins again."""
+    while True:
+        try:
+            await work()
+            return
+        except Exception:
+            _log.exception("failed in the loader itself, and begins again", task=name)
+            await anyio.sleep(1)

@@ -8,7 +8,7 @@ import pytest
 
 from .conftest import Daemon, until
 
-QUICK = "daemon: {load_timeout: 1s, unload_timeout: 1s}\n"
+QUICK = "daemon: {load_timeout: 1s, unload_timeout: 500ms}\n"
 
 
 def bad(daemon: Daemon, number: int = 1, value: int = 1, extra: str = "") -> str:

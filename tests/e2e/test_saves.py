@@ -119,7 +119,7 @@ def test_two_saves_close_together_always_end_on_the_last(daemon: Daemon) -> None
     daemon.start(daemon.marks(one=0))
     chance = random.Random(7)
     number = 0
-    for _ in range(35):
+    for _ in range(25):
         for pause in (chance.uniform(0, 0.12), 0.0):
             number += 1
             (renamed if chance.random() < 0.5 else in_place)(daemon, daemon.marks(one=number))

@@ -1419,6 +1419,10 @@ def check(backend: str, examples: int) -> None:
 
 CHILDREN = (Shape(injects=(1,)), Shape(provides=(0,)))
 FOUND: dict[str, list[Operation]] = {
+    "a service taken back waited for the lease of a consumer's parent": [
+        Mount(Shape()), Turns(2), Mount(Shape(children=(Shape(), Shape(injects=(0,)))), under=0), Open(),
+        Mount(Shape(provides=(0,)), stage=0, optional=True), Update(0), Lease(), Rest(), Withdraw(0), Rest(),
+    ],
     "a pinned consumer, staged, kept what its own stage replaced": [
         Open(), Mount(Shape(provides=(0, 1))), Mount(Shape(injects=(0,), pins=(1,)), stage=0, optional=True), Rest(),
         Replace(0, 0), Commit(0),

@@ -135,8 +135,8 @@ async def test_work_under_a_lease_sees_one_generation_and_holds_up_nothing(site:
                 assert site.things == {"a": 2, "b": 2}
                 site.parts(a=3, b=2)
                 assert (await site.reload()).result is Outcome.COMMITTED
-                assert [fiber.path for fiber in site.reconciler.draining] == ["a", "b", "a"][
-                    : len(site.reconciler.draining)
+                assert [fiber.path for fiber in site.reconciler.drains.fibers] == ["a", "b", "a"][
+                    : len(site.reconciler.drains.fibers)
                 ]
                 assert not [entry for entry in journal if entry.startswith("close a 1")]
             await site.until(lambda: "close a 1" in journal)
@@ -230,9 +230,9 @@ async def test_a_cleanup_that_never_returns_blocks_no_reload_and_is_reported(sit
             site.parts(a=1, b=2)
             assert (await site.reload()).result is Outcome.COMMITTED
             assert site.things == {"a": 1, "b": 2}
-            await site.until(lambda: reconciler.leaks == ["a"])
+            await site.until(lambda: reconciler.drains.leaks == ["a"])
             assert (await site.reload()).leaks == ("a",)
-            await site.until(lambda: reconciler.leaks == [])
+            await site.until(lambda: reconciler.drains.leaks == [])
 
 
 async def test_a_plugin_that_crashes_after_the_commit_is_reopened_and_reloads_go_on(site: Site) -> None:

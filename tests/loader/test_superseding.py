@@ -373,3 +373,21 @@ async def test_a_state_directory_that_cannot_be_written_is_told_and_stops_nothin
                 assert (site.things, reconciler.confirm_by) == ({"a": 2}, None)
             await reloads_work(site)
             assert reconciler.generation == 3
+
+
+async def test_whoever_asks_when_it_has_ended_is_answered(site: Site) -> None:
+    site.parts(a=1)
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            async with site.running() as reconciler:
+                asker = Asker(site, tasks)
+                site.parts(a="start: hang")
+                asker.reload("running")
+                await site.until(lambda: is_opening(site, "a"))
+                asker.reload("waiting", if_generation=1)
+                await anyio.wait_all_tasks_blocked()
+            asker.reload("late")
+            await asker.until("running", "waiting", "late")
+            assert {result.result for result in asker.results.values()} == {Outcome.REJECTED}
+            assert [issue.code for issue in asker.results["late"].issues] == ["E0608"]
+            assert reconciler.generation == 1
