@@ -209,6 +209,7 @@ class Daemon:
             credentials=Credentials(self.environ, self.places.state),
             key=state_key(self.places.state),
             daemon_model=DaemonSettings,
+            also=lambda tree: shadowed(tree.daemon, self.environ),
         )
         options = replace(
             self._options(ReloadOptions()),
@@ -318,25 +319,24 @@ class Daemon:
 
     # -- settings
 
-    def _apply(self, section: Mapping[str, Any], dry: bool) -> tuple[str, ...]:
-        """Take over what of `daemon:` is live, and name what waits. Before the first commit everything is live."""
+    def _apply(self, section: Mapping[str, Any], dry: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Take over what of `daemon:` is live; name what waits, and what does not. At first everything is live."""
         wanted = effective(section, self.overrides)
         if not self._settled:
             if dry:
-                return ()
+                return (), ()
             self._settled = True
             self.settings = wanted
             self._take_over()
-            return ()
-        left = waiting(self.settings, wanted)
+            return (), ()
+        left, changed = waiting(self.settings, wanted), applied(self.settings, wanted)
         if not dry:
-            changed = applied(self.settings, wanted)
             kept = {name: getattr(self.settings, name) for name in RESTART}
             self.settings = wanted.model_copy(update=kept)
             if changed:
                 self._take_over()
                 _log.info("settings applied", fields=list(changed))
-        return left
+        return left, changed
 
     def _take_over(self) -> None:
         settings, kernel = self.settings, self.root.kernel
@@ -383,6 +383,3 @@ class Daemon:
         log_result(result)
         if result.trigger != "signal":
             self.notifier.reloaded(self.summary())
-        section = None if self.reconciler.reading is None else self.reconciler.reading.desired.tree.daemon
-        for issue in shadowed(section, self.environ) if not self.started else ():
-            _log.warning(issue.message, code=issue.code, file=issue.file, line=issue.line, hint=issue.hint)

@@ -44,10 +44,9 @@ def desired(args: Namespace, environ: Mapping[str, str], *, credentials: bool = 
         credentials=(Credentials if credentials else _NotAsked)(environ, state),
         key=_key(state),
         daemon_model=DaemonSettings,
+        also=lambda tree: shadowed(tree.daemon, environ),
     )
-    found = sources.evaluate(Disk())
-    found.issues.add(shadowed(found.tree.daemon, environ))
-    return found
+    return sources.evaluate(Disk())
 
 
 def _key(state: Path) -> bytes:

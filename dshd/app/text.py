@@ -53,6 +53,8 @@ def result_text(result: Result, texts: Mapping[str, str], running: str, *, plan_
         lines += plan_text(result.plan)
     kept = len(result.plan.of("keep"))
     lines += [f"waits for a restart: {what}" for what in result.pending_restart]
+    if result.plan.applied:
+        lines.append(f"applied: {', '.join(result.plan.applied)}")
     if result.held_reason:
         lines.append(f"{'conflict' if result.result is Outcome.CONFLICT else 'held'}: {result.held_reason}")
     if result.draining:

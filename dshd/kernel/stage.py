@@ -144,7 +144,7 @@ class Stage:
         for fiber in self.incoming:
             if fiber.is_loading or fiber in self.unsettled:
                 found.append(f"{fiber.path!r} is still loading")
-            elif fiber.parent not in self.incoming and (fiber.ended or not (fiber.optional or fiber.is_open)):
+            elif fiber.parent not in self.incoming and not (fiber.is_open or _may_wait(fiber)):
                 found.append(why_not_open(fiber))
             elif fiber.replaces is not None and fiber.replaces.ended:
                 found.append(f"{fiber.path!r} was replaced or disposed of meanwhile")
@@ -311,6 +311,11 @@ class Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.discard()
+
+
+def _may_wait(fiber: Fiber) -> bool:
+    """Whether a commit may do without it for now: it is optional, and nobody has disposed of it."""
+    return fiber.optional and (fiber.abandoned or not fiber.ended)
 
 
 def why_not_open(fiber: Fiber) -> str:

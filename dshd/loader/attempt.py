@@ -26,7 +26,7 @@ from .files import Stored
 from .history import Generation
 from .issues import Issues
 from .mount import open_row
-from .plan import Plan, plan, removes_much
+from .plan import Plan, changed_sections, plan, removes_much
 from .request import Request, Superseded
 from .resolve import CodeReload
 from .result import Outcome, Result
@@ -94,10 +94,10 @@ class Attempt:
         self.plan = plan(
             reconciler.live.specs, desired.specs, reconciler.code.stale(reconciler.live.specs, self._stale)
         )
-        # At start `daemon:` says with which deadlines the rows open; later nothing changes before the commit.
-        dry = request.plan_only or request.trigger != "start"
-        waiting = reconciler.options.apply_daemon(desired.daemon, dry)
-        self.plan = Plan(actions=self.plan.actions, pending_restart=(*waiting, *self.plan.pending_restart))
+        dry = request.plan_only or request.trigger != "start"  # at start it says with which deadlines rows open
+        waiting, live = reconciler.options.apply_daemon(desired.daemon, dry)
+        applied = (*live, *changed_sections(reconciler.running, desired))
+        self.plan = replace(self.plan, pending_restart=(*waiting, *self.plan.pending_restart), applied=applied)
         held = self._gate()
         if held or request.plan_only:
             return self._result(Outcome.HELD if held else Outcome.NOOP, held=held)
@@ -328,8 +328,7 @@ class Attempt:
 
     def _discard(self, stage: Stage) -> None:
         """Close what was prepared, without making anybody wait for it: each row has its own deadline."""
-        kernel = self.reconciler.root.kernel
-        kernel.start(stage.discard, "discard", kernel.vars.copy())
+        stage.kernel.start(stage.discard, "discard", stage.kernel.vars.copy())
 
     async def _record(self) -> None:
         """Keep the generation on disk, with the files it was read from.

@@ -11,8 +11,8 @@ from dshd.kernel.watchdog import Backoff
 from .result import Result
 
 
-def _nothing_waits(daemon: Mapping[str, Any], dry: bool) -> tuple[str, ...]:
-    return ()
+def _nothing_waits(daemon: Mapping[str, Any], dry: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return (), ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class ReloadOptions:
     drain_warn_after: float = 60.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=1, maximum=60))
     """For optional rows that fail to start."""
-    apply_daemon: Callable[[Mapping[str, Any], bool], tuple[str, ...]] = _nothing_waits
-    """Applies what of `daemon:` is live (unless dry), and names what waits for a restart."""
+    apply_daemon: Callable[[Mapping[str, Any], bool], tuple[tuple[str, ...], tuple[str, ...]]] = _nothing_waits
+    """Applies what of `daemon:` is live (unless dry); names what waits for a restart, and what does not."""
     on_result: Callable[[Result], None] = lambda result: None
     """Told of every result: for logs, metrics and the service manager."""
     on_begin: Callable[[str], None] = lambda trigger: None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .spec import Spec
+from .spec import Desired, Spec
 
 Kind = Literal["keep", "replace", "add", "remove", "pending_restart"]
 
@@ -31,6 +31,8 @@ class Plan:
     actions: tuple[Action, ...] = ()
     pending_restart: tuple[str, ...] = ()
     """Process-level fields and changed code that wait for a restart."""
+    applied: tuple[str, ...] = ()
+    """What changes beside the rows: live fields of `daemon:`, and places in `settings:` and `templates:`."""
 
     def of(self, *kinds: Kind) -> list[str]:
         """The rows with one of these actions."""
@@ -45,6 +47,7 @@ class Plan:
         return {
             "actions": [action.as_json() for action in self.actions],
             "pending_restart": list(self.pending_restart),
+            "applied": list(self.applied),
         }
 
 
@@ -74,6 +77,14 @@ def changed_fields(old: Any, new: Any, path: str = "") -> list[str]:
                 found += changed_fields(old[key], new[key], place)
         return found
     return [] if old == new and type(old) is type(new) else [path]
+
+
+def changed_sections(running: Desired | None, wanted: Desired) -> list[str]:
+    """Dotted places in `settings:` and `templates:` that differ from what runs."""
+    if running is None:
+        return []
+    old = {"settings": running.settings, "templates": running.templates}
+    return changed_fields(old, {"settings": wanted.settings, "templates": wanted.templates})
 
 
 def plan(

@@ -34,7 +34,7 @@ from .plan import Plan
 from .request import Request, Superseded, attempt_id
 from .result import Outcome, Result
 from .sources import Reading, Sources, read
-from .spec import Spec
+from .spec import Desired, Spec
 from .supervise import Supervisor, keep_going
 from .watch import Watch
 
@@ -65,6 +65,7 @@ class Reconciler:
         self.generation = 0
         self.digest = ""
         self.degraded: str | None = None
+        self.running: Desired | None = None
         self.last: Result | None = None
         self.reading: Reading | None = None
         """The inputs that were judged last."""
@@ -215,7 +216,8 @@ class Reconciler:
         good = None if strict else await anyio.to_thread.run_sync(self.history.last_good)
         if good is None:
             raise StartRefused(result)
-        self.degraded = f"the files are {result.result.value}, so generation {good.number} runs"
+        first = next((f"{i.file}:{i.line}:{i.col}: {i.message}" for i in result.issues if i.severity == "error"), "")
+        self.degraded = f"the files are {result.result.value} ({first}), so generation {good.number} runs"
         again = await self._attempt(Request(trigger="start", rollback_to=good.number))
         if again.result not in _RUNS:
             raise StartRefused(result)
@@ -385,7 +387,7 @@ class Reconciler:
     def committed(self, request: Request, reading: Reading) -> None:
         """A new tree has been published: number it, and remember what must be rolled back to."""
         self.generation = self.history.last_number = self.history.last_number + 1
-        self.digest = reading.desired.digest
+        self.digest, self.running = reading.desired.digest, reading.desired
         self._supervisor.poke()
         if request.trigger in ("rollback", "confirm"):
             self._hold(request)

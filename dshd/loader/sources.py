@@ -7,7 +7,7 @@ stored generation gives the verdict that the disk would have given.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from .credentials import Credentials
 from .desired import Memo, desire
 from .events import LOADER
 from .files import Disk, Files, Recorded
-from .issues import Issues
+from .issues import Issue, Issues
 from .layers import compose
 from .resolve import Resolver
+from .row import Tree
 from .spec import Desired, Spec
 
 
@@ -36,6 +37,8 @@ class Sources:
     provided: frozenset[str] = frozenset({LOADER.name})
     """Names of services that the process itself provides."""
     daemon_model: type[BaseModel] | None = None
+    also: Callable[[Tree], Iterable[Issue]] = lambda tree: ()
+    """Further findings about a composed tree, which only the process can know."""
     resolver: Resolver = field(default_factory=Resolver)
     memo: Memo = field(default_factory=Memo)
     """What the last evaluation found, so that an unchanged row costs little."""
@@ -44,6 +47,7 @@ class Sources:
         """Everything up to the plan, for one view of the files. Blocks and imports plugins: call it in a thread."""
         issues = Issues()
         tree = compose(files, self.roots, issues)
+        issues.add(self.also(tree))
         return desire(
             tree,
             files=files,

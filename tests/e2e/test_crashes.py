@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from .conftest import Daemon, until
 
 
@@ -103,7 +101,6 @@ def test_an_invalid_file_after_a_kill_starts_the_last_good_tree_and_touches_noth
     assert "valeu" in "\n".join(daemon.log.read_text().splitlines()[-6:])
 
 
-@pytest.mark.xfail(strict=False, reason="/status and `degraded` do not show the findings of the files at start")
 def test_what_is_wrong_with_the_files_is_shown_while_the_last_good_tree_runs(daemon: Daemon) -> None:
     daemon.start(daemon.marks(one=1))
     daemon.kill()

@@ -102,12 +102,7 @@ def test_a_cleanup_that_ignores_its_cancellation_is_a_leak_with_a_name(daemon: D
     assert "bad" in str(result["leaks"])
 
 
-INTERRUPT = pytest.param(
-    "raise KeyboardInterrupt", marks=pytest.mark.xfail(strict=False, reason="only SystemExit of plugins is contained")
-)
-
-
-@pytest.mark.parametrize("how", ["sys.exit(3)", INTERRUPT])
+@pytest.mark.parametrize("how", ["sys.exit(3)", "raise KeyboardInterrupt"])
 @pytest.mark.parametrize("when", ["start", "later", "cleanup", "import"])
 def test_a_plugin_that_wants_to_end_the_process_ends_nothing(daemon: Daemon, how: str, when: str) -> None:
     later = "async def later():\n    await anyio.sleep(0.05)\n"

@@ -186,9 +186,6 @@ def test_a_setting_that_the_environment_shadows_is_said_by_check_and_by_explain(
     assert daemon.status()["settings"]["log_level"] == "warning"
 
 
-@pytest.mark.xfail(
-    strict=False, reason="a reload does not say what the environment shadows; only check and the start do"
-)
 def test_a_reload_says_which_of_its_changes_the_environment_shadows(daemon: Daemon) -> None:
     daemon.environ["DSHD_LOG_LEVEL"] = "warning"
     daemon.start("daemon: {log_level: info}\n" + daemon.marks(one=1), environ=OFF)

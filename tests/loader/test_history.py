@@ -39,7 +39,9 @@ async def test_invalid_files_at_start_give_the_last_good_tree_marked_degraded(si
         text = broken.read_text()
         async with site.running(watch="poll", poll=0.1) as reconciler:
             assert site.things == {"a": 2}
-            assert reconciler.degraded == "the files are rejected, so generation 2 runs"
+            assert reconciler.degraded is not None
+            assert reconciler.degraded.startswith("the files are rejected (")
+            assert reconciler.degraded.endswith("dshd.yaml:1:20: there is no plugin 'nowhere'), so generation 2 runs")
             assert (reconciler.generation, broken.read_text()) == (3, text)
             assert [result.result for result in site.told[-2:]] == [Outcome.REJECTED, Outcome.COMMITTED]
             assert errors(site.told[-2])[0].row == "a"
@@ -56,7 +58,9 @@ async def test_a_row_that_does_not_start_gives_the_last_good_tree_too(site: Site
         site.parts(a="start: fail")
         async with site.running() as reconciler:
             assert site.things == {"a": 1}
-            assert reconciler.degraded == "the files are prepare_failed, so generation 1 runs"
+            assert reconciler.degraded is not None
+            assert "row 'a' did not start: RuntimeError" in reconciler.degraded
+            assert reconciler.degraded.endswith("so generation 1 runs")
 
 
 async def test_strict_does_not_start_the_last_good_tree(site: Site) -> None:

@@ -517,9 +517,9 @@ async def test_fields_of_the_process_wait_for_a_restart_and_the_rest_is_applied(
     """RLD-24"""
     applied: list[tuple[Mapping[str, Any], bool]] = []
 
-    def apply(section: Mapping[str, Any], dry: bool) -> tuple[str, ...]:
+    def apply(section: Mapping[str, Any], dry: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
         applied.append((section, dry))
-        return ("daemon.timezone: needs a restart",) if "timezone" in section else ()
+        return ("daemon.timezone: needs a restart",) if "timezone" in section else (), ()
 
     site.parts(a=1)
     with anyio.fail_after(DEADLINE):

@@ -246,7 +246,7 @@ async def reloads_work(site: Site) -> None:
 
 
 async def test_a_process_that_fails_when_told_of_attempts_does_not_stop_them(site: Site) -> None:
-    def broken(*args: object) -> tuple[str, ...]:
+    def broken(*args: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
         raise RuntimeError("the process is broken")
 
     def tells(result: object) -> None:
@@ -257,7 +257,9 @@ async def test_a_process_that_fails_when_told_of_attempts_does_not_stop_them(sit
         async with site.running() as reconciler:
             reconciler.options = replace(reconciler.options, on_result=tells, on_begin=tells)
             await reloads_work(site)
-            reconciler.options = replace(reconciler.options, apply_daemon=lambda section, dry: () if dry else broken())
+            reconciler.options = replace(
+                reconciler.options, apply_daemon=lambda section, dry: ((), ()) if dry else broken()
+            )
             site.parts(a=7)
             result = await site.reload()
             assert (result.result, [issue.code for issue in result.issues]) == (Outcome.COMMITTED, ["W0606"])
@@ -266,7 +268,7 @@ async def test_a_process_that_fails_when_told_of_attempts_does_not_stop_them(sit
             result = await site.reload()
             assert (result.result, [issue.code for issue in result.issues]) == (Outcome.REJECTED, ["E0699"])
             assert site.things == {"a": 7}
-            reconciler.options = replace(reconciler.options, apply_daemon=lambda section, dry: ())
+            reconciler.options = replace(reconciler.options, apply_daemon=lambda section, dry: ((), ()))
             await reloads_work(site)
 
 
