@@ -222,17 +222,20 @@ class Stage:
         tables: set[Table] = set()
         found: dict[ServiceSlot, Fiber] = {}
         lost: dict[ServiceSlot, Fiber] = {}
+        taken: dict[ServiceSlot, None] = {}
         farewell = Farewell(last)
         for fiber in leaving:
             if fiber.visible:
                 fiber.retired = epoch
                 fiber.view = farewell
                 tables.update(fiber.tables)
-                for slot in fiber.provided:
-                    lost[slot] = fiber
-            elif fiber.activation is not None and not fiber.is_closing:
+                for slot, binding in fiber.provided.items():
+                    if not binding.withdrawn:
+                        lost[slot] = fiber
+            elif fiber.activation is not None and not fiber.is_closing:  # of another stage, or opening by itself
                 fiber.hidden = True
                 fiber.view = Farewell(last, fiber.stage)
+                taken.update(dict.fromkeys(fiber.provided))
             fiber.ended = True
             fiber.free_name()
             fiber.awaits_parent = fiber.parent in leaving
@@ -270,6 +273,9 @@ class Stage:
             else:
                 slot.announce()
                 kernel.closing.lose(slot, last)
+        for slot in taken:
+            kernel.services.version += 1
+            kernel.closing.lose(slot, last)
         self.leases.clear()
         kernel.tell_changes()
         return epoch

@@ -1472,7 +1472,8 @@ FOUND: dict[str, list[Operation]] = {
         Mount(Shape(lingers=True, body="groups")), Turns(3), Crash(0),
     ],
     "a pending consumer was not woken by the successor of a service taken back": [
-        Mount(Shape(provides=(0,))), Mount(Shape(injects=(0,), lingers=True)), Rest(), Update(0), Withdraw(0), Rest(),
+        Mount(Shape(provides=(0,))), Mount(Shape(injects=(0,), lingers=True)), Mount(Shape(injects=(0,))), Rest(),
+        Withdraw(0), Turns(3), Update(0), Turns(5), Rest(),
     ],
     "a provider and a consumer under one parent waited for each other": [
         Mount(Shape(children=(Shape(injects=(0,)), Shape(provides=(0,))))), Rest(),

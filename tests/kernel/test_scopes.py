@@ -1,6 +1,7 @@
 """Scopes: what is contributed for one agent counts for that agent, and ends with it or with its plugin."""
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -365,11 +366,13 @@ def calls_of(func: Callable[[], object]) -> int:
         count += event == "call"
 
     before = sys.getprofile()
+    gc.disable()  # what a collection in the middle finalises would be counted
     sys.setprofile(note)
     try:
         func()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
 
 
