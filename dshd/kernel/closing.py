@@ -18,6 +18,7 @@ from .states import FiberState
 from .watchdog import place_of
 
 if TYPE_CHECKING:
+    from .activation import Activation
     from .runtime import Kernel
     from .services import ServiceSlot
 
@@ -183,13 +184,13 @@ class Closing:
                 queue += [kid for kid in node.kids if kid.released and not kid.closed]
         return False
 
-    async def wait_closed(self, fiber: Fiber) -> None:
+    async def wait_closed(self, fiber: Fiber, life: Activation | None = None) -> None:
         """Wait until a fiber that was ended is closed, unless its end would wait for whoever asks."""
         asker = current_fiber.get()
         if asker is not None and asker.kernel is self._kernel and self._would_wait_for(fiber, asker):
             _log.warning("asked for its own end from inside; not waiting", plugin=asker.name, row=fiber.path)
             return
-        await fiber.closing()
+        await fiber.closing(life)
 
     def _would_wait_for(self, fiber: Fiber, asker: Fiber) -> bool:
         lineage = dict.fromkeys(asker.lineage())

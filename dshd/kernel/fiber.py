@@ -387,9 +387,9 @@ class Fiber:
             self._event.set()
             self._event = None
 
-    async def closing(self) -> None:
-        """Wait until nothing is open of the life it is in; of one that has ended, until it is over."""
-        life = self.activation
+    async def closing(self, life: Activation | None = None) -> None:
+        """Wait until nothing is open of its present life, or of `life`; once it has ended, until it is over."""
+        life = life or self.activation
         while not (self.state is FiberState.DISPOSED or self.abandoned):
             if not self.ended and (life is None or self.activation is not life):
                 return

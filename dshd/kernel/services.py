@@ -160,6 +160,6 @@ class Binding(Entry):
         self.table.remove(self)
 
     async def _remove_after(self, closing: list[Fiber]) -> None:
-        for consumer in closing:
-            await self.owner.kernel.closing.wait_closed(consumer)
+        for consumer, life in [(consumer, consumer.activation) for consumer in closing]:
+            await self.owner.kernel.closing.wait_closed(consumer, life)  # it may be open again by then
         self._remove()
