@@ -47,7 +47,7 @@ class Stage:
 
     def sees(self, fiber: Fiber) -> bool:
         if fiber.stage is self:
-            return fiber.opened and not fiber.hidden
+            return fiber.opened and not fiber.hidden and not self.retires(fiber)
         return fiber.born <= self.kernel.epoch < fiber.retired and not self.retires(fiber)
 
     def anchor(self) -> tuple[int, Stage | None]:

@@ -1421,6 +1421,10 @@ def check(backend: str, examples: int) -> None:
 
 CHILDREN = (Shape(injects=(1,)), Shape(provides=(0,)))
 FOUND: dict[str, list[Operation]] = {
+    "a commit published a consumer whose provider, staged under what it retires, it dropped": [
+        Mount(Shape(children=(Shape(provides=(0,)),))), Rest(), Open(), Replace(0, 0, Shape(injects=(0,))),
+        Replace(0, 1), Commit(0),
+    ],
     "a service taken back waited for the lease of a consumer's parent": [
         Mount(Shape()), Turns(2), Mount(Shape(children=(Shape(), Shape(injects=(0,)))), under=0), Open(),
         Mount(Shape(provides=(0,)), stage=0, optional=True), Update(0), Lease(), Rest(), Withdraw(0), Rest(),
@@ -1499,6 +1503,14 @@ FOUND: dict[str, list[Operation]] = {
     "what one stage had opened, and another retired, lost sight of its provider": [
         Open(), Open(), Mount(Shape(provides=(0,))), Rest(), Mount(Shape(injects=(0,)), stage=0), Rest(), Retire(1, 0),
         Retire(1, 1), Commit(1), Rest(),
+    ],
+    "a commit published the consumer of a child that it dropped with its parent": [
+        Mount(Shape(children=(Shape(provides=(0,)),))), Rest(), Open(), Replace(0, 0, Shape(injects=(0,))),
+        Replace(0, 1), Commit(0), Rest(),
+    ],
+    "it did so when a stranger consumed": [
+        Mount(Shape(children=(Shape(provides=(0,)),))), Mount(Shape(injects=(0,))), Rest(), Open(), Replace(0, 0),
+        Replace(0, 2), Replace(0, 1), Commit(0), Rest(),
     ],
     "a staged consumer outlived its staged provider, which another stage retired": [
         Open(), Open(), Mount(Shape(injects=(0,)), stage=0), Mount(Shape(provides=(0,)), stage=0), Rest(), Retire(1, 1),
