@@ -178,8 +178,10 @@ class _Builder:
         except _Stop:
             return None
         except yaml.MarkedYAMLError as exc:
-            flow = bool(self._frames) and self._frames[-1].flow
-            found = explain(exc, self._lines, self._last, flow)
+            frame = self._frames[-1] if self._frames else None
+            mark = frame.node.mark if frame is not None and frame.flow else None
+            opened = None if mark is None else (mark.line - 1, mark.col - 1)
+            found = explain(exc, self._lines, self._last, opened)
             self.errors += 1
             self._issues.error(found.code, found.message, Mark(self._name, found.line, found.col), hint=found.hint)
             return None

@@ -12,9 +12,6 @@ from .overlays import AGENTS, Draft
 from .row import Row
 from .sections import ROW_KEYS, is_list, is_mapping, names
 
-BESIDE = ("isolate", "intercept", "inject", "optional", "disabled")
-"""Row keys that groups may carry, and that may stand beside the definition of an agent."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Above:

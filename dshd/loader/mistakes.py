@@ -44,7 +44,12 @@ class _Scene:
     lines: Sequence[str]
     last: ScalarEvent | None
     """The scalar before the error."""
-    flow: bool
+    opened: tuple[int, int] | None
+    """The innermost `{` or `[` that is open."""
+
+    @property
+    def flow(self) -> bool:
+        return self.opened is not None
 
     def text(self, line: int) -> str:
         return self.lines[line] if line < len(self.lines) else ""
@@ -67,9 +72,12 @@ class _Scene:
 
 
 def explain(
-    error: yaml.MarkedYAMLError, lines: Sequence[str], last: ScalarEvent | None = None, flow: bool = False
+    error: yaml.MarkedYAMLError,
+    lines: Sequence[str],
+    last: ScalarEvent | None = None,
+    opened: tuple[int, int] | None = None,
 ) -> Mistake:
-    """The mistake behind an error of the parser, given the scalar before it and whether it is inside `{}` or `[]`."""
+    """The mistake behind an error of the parser, given the scalar before it and the innermost open `{` or `[`."""
     mark, context = error.problem_mark, error.context_mark
     scene = _Scene(
         problem=error.problem or "",
@@ -79,7 +87,7 @@ def explain(
         begun=None if context is None else (context.line, context.column),
         lines=lines,
         last=last,
-        flow=flow,
+        opened=opened,
     )
     for known in (_tab, _reference, _reserved, _tag, _quote, _after_quote, _space, _colons, _bracket, _block, _other):
         found = known(scene)
@@ -221,6 +229,8 @@ def _bracket(scene: _Scene) -> Mistake | None:
     if "flow" not in scene.context or "expected" not in scene.problem:
         return None
     line, col = scene.start
+    if scene.line >= len(scene.lines) and scene.opened is not None:  # the file ends where a value might begin
+        line, col = scene.opened
     opened = scene.text(line)[col : col + 1] or "{"
     close = "]" if opened == "[" else "}"
     if scene.line >= len(scene.lines) or (scene.line > line and scene.char in (":", "-") and scene.char != close):

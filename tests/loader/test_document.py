@@ -331,6 +331,10 @@ def test_every_tag_is_refused_at_its_place(text: str, where: tuple[int, int]) ->
         ("a: [1, 2\nb: 3\n", "E0119", (1, 4), "this [ is never closed"),
         ("a: {b: 1\nc: 3\n", "E0119", (1, 4), "this { is never closed"),
         ("a: [1, 2", "E0119", (1, 4), "this [ is never closed"),
+        ("a: [", "E0119", (1, 4), "this [ is never closed"),
+        ("a: {", "E0119", (1, 4), "this { is never closed"),
+        ("a: [1, ", "E0119", (1, 4), "this [ is never closed"),
+        ("a:\n  b: {c: [", "E0119", (2, 10), "this [ is never closed"),
         ("a: [1]]\n", "E0119", (1, 7), "a ] without its beginning"),
         ("a: {b: 1 c: 2}\n", "E0119", (1, 10), "a comma or } is expected here"),
         # keys
