@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.from_thread
-import anyio.to_thread
 import structlog
 
 from dshd.kernel.errors import CommitRefusedError, describe
@@ -33,6 +32,7 @@ from .result import Outcome, Result
 from .sources import Reading, fingerprint_again, read
 from .spec import Spec
 from .stall import Stall
+from .threads import in_thread
 from .watch import places
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Attempt:
             result = await self._stall.during(self._run)
         finally:
             if self._fresh is not None:  # a no-op after the commit
-                await anyio.to_thread.run_sync(self._fresh.discard)
+                await in_thread(self._fresh.discard)
         return replace(result, loop_stall_ms=self._stall.worst_ms)
 
     async def _run(self) -> Result:
@@ -139,7 +139,7 @@ class Attempt:
         begun = anyio.current_time()
         while True:
             with anyio.move_on_after(reconciler.options.read_timeout) as limit:
-                stored, directories = await anyio.to_thread.run_sync(self._look, abandon_on_cancel=True)
+                stored, directories = await in_thread(self._look, abandon=True)
             if limit.cancelled_caught:
                 self._late = True
                 seconds = reconciler.options.read_timeout
@@ -257,7 +257,7 @@ class Attempt:
         assert self.reading is not None
         if self.request.rollback_to is not None or not self.reconciler.plain_waiting:
             return False
-        if await anyio.to_thread.run_sync(self._differs):
+        if await in_thread(self._differs):
             return True
         for request in self.reconciler.take_plain():
             self.request.join(request)
@@ -358,7 +358,7 @@ class Attempt:
     async def _save(self, save: Callable[[], None]) -> None:
         """Write something to the state directory; that it cannot be written is told, and changes nothing else."""
         try:
-            await anyio.to_thread.run_sync(save)
+            await in_thread(save)
         except OSError as exc:
             _log.error("the state directory cannot be written", error=str(exc))
             self.issues.warn("0607", f"it runs, but could not be kept in the state directory: {exc}")

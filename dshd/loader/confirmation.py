@@ -6,11 +6,11 @@ import time
 from collections.abc import Awaitable, Callable
 
 import anyio
-import anyio.to_thread
 
 from .history import History, Unconfirmed
 from .request import Request
 from .result import Result
+from .threads import in_thread
 
 
 class Confirmation:
@@ -39,7 +39,7 @@ class Confirmation:
         self._before = (waiting, self._deadline)
         first = previous if waiting is None else waiting.previous
         self._history.unconfirmed = Unconfirmed(generation=generation, previous=first, by=time.time() + seconds)
-        await anyio.to_thread.run_sync(self._write)
+        await in_thread(self._write)
         self._deadline = anyio.current_time() + seconds
         self._changed.set()
 
@@ -63,7 +63,7 @@ class Confirmation:
         if self._history.unconfirmed is None or self.overdue:
             return False
         self.end(rolled_back=False)
-        await anyio.to_thread.run_sync(self._history.confirm, generation)
+        await in_thread(lambda: self._history.confirm(generation))
         return True
 
     async def watch(self) -> None:

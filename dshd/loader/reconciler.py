@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import structlog
 
 from dshd.kernel.context import Context
@@ -36,6 +35,7 @@ from .result import Outcome, Result
 from .sources import Reading, Sources, read
 from .spec import Desired, Spec
 from .supervise import Supervisor, keep_going
+from .threads import in_thread
 from .watch import Watch
 
 _log = structlog.get_logger("dshd.loader")
@@ -132,7 +132,7 @@ class Reconciler:
         """Go back to a stored generation, by default the last one that was another tree, and stay there."""
         target = generation
         if target is None:
-            found = await anyio.to_thread.run_sync(self.history.before, self.generation, self.digest)
+            found = await in_thread(lambda: self.history.before(self.generation, self.digest))
             target = 0 if found is None else found.number
         return await self._ask(Request(trigger="rollback", rollback_to=target))
 
@@ -213,7 +213,7 @@ class Reconciler:
                 request.join(other)
         if result.result in _RUNS:
             return result
-        good = None if strict else await anyio.to_thread.run_sync(self.history.last_good)
+        good = None if strict else await in_thread(self.history.last_good)
         if good is None:
             raise StartRefused(result)
         first = next((f"{i.file}:{i.line}:{i.col}: {i.message}" for i in result.issues if i.severity == "error"), "")
@@ -228,7 +228,7 @@ class Reconciler:
         history, waiting, hold = self.history, self.history.unconfirmed, self.history.hold
         if waiting is None and hold is None:
             return None
-        disk = await anyio.to_thread.run_sync(read, self.sources)
+        disk = await in_thread(lambda: read(self.sources))
         if waiting is not None:
             self.confirmation.end(rolled_back=True)
             target = waiting.previous if history.get(waiting.previous) else getattr(history.last_good(), "number", 0)
@@ -326,7 +326,7 @@ class Reconciler:
     async def _flush(self) -> None:
         try:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self.history.flush)
+                await in_thread(self.history.flush)
         except OSError as exc:
             _log.error("the state directory cannot be written", error=str(exc))
 

@@ -13,12 +13,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 import structlog
 from watchfiles import awatch
 
 from .request import Request
 from .sources import Reading, fingerprint_again
+from .threads import in_thread
 
 if TYPE_CHECKING:
     from .reconciler import Reconciler
@@ -88,7 +88,7 @@ class Watch:
                     await self._stirred.wait()
                 if not quiet.cancelled_caught:
                     await self._settle()
-                if not await anyio.to_thread.run_sync(self._differs):
+                if not await in_thread(self._differs):
                     continue
                 if self._busy:
                     self._missed = True
