@@ -56,6 +56,10 @@ class Document:
     ok: bool
     text: str
     """As far as it could be decoded, for showing lines."""
+    count: int = 0
+    """Values in it, aliases expanded; never less than there are."""
+    anchored: bool = False
+    """Whether it has anchors."""
 
 
 def read_document(name: str, data: bytes, issues: Issues) -> Node | None:
@@ -92,7 +96,8 @@ def parse(name: str, data: bytes, issues: Issues) -> Document:
         return Document(root=None, ok=False, text=text)
     builder = _Builder(name, text, issues)
     root = builder.build()
-    return Document(root=None if builder.errors else root, ok=not builder.errors, text=text)
+    ok, anchored = not builder.errors, bool(builder.anchors)
+    return Document(root=root if ok else None, ok=ok, text=text, count=builder.count, anchored=anchored)
 
 
 def _undecodable(name: str, data: bytes, offset: int, issues: Issues) -> Document:
@@ -153,8 +158,8 @@ class _Builder:
         self._text = text
         self._issues = issues
         self._frames: list[_Frame] = []
-        self._anchors: dict[str, _Anchored | None] = {}
-        self._count = 0
+        self.anchors: dict[str, _Anchored | None] = {}
+        self.count = 0
         self._documents = 0
         self._root: Node | None = None
         self._last: ScalarEvent | None = None
@@ -218,9 +223,9 @@ class _Builder:
             self._missing_space(frame)
         node = Node(scalar(text) if plain else text, mark, quoted=not plain)
         if event.anchor is not None:
-            self._anchors[event.anchor] = node, 1, 0
-        self._count += 1
-        if self._count > NODES:
+            self.anchors[event.anchor] = node, 1, 0
+        self.count += 1
+        if self.count > NODES:
             self._too_many(mark)
         self._put(node, 1, 0)
 
@@ -238,11 +243,11 @@ class _Builder:
             )
         if len(frames) >= DEPTH:
             self._stop("0112", f"nested more than {DEPTH} levels deep", mark)
-        self._count += 1
-        if self._count > NODES:
+        self.count += 1
+        if self.count > NODES:
             self._too_many(mark)
         if event.anchor is not None:
-            self._anchors[event.anchor] = None
+            self.anchors[event.anchor] = None
         node = Node({} if isinstance(event, MappingStartEvent) else [], mark)
         frames.append(_Frame(node, event.anchor, bool(event.flow_style)))
 
@@ -261,7 +266,7 @@ class _Builder:
             node.value = {**value, **node.mapping()}
             node.keys = {**keys, **node.keys}
         if frame.anchor is not None:
-            self._anchors[frame.anchor] = node, frame.size, frame.height
+            self.anchors[frame.anchor] = node, frame.size, frame.height
         self._put(node, frame.size, frame.height)
 
     def _alias(self, event: AliasEvent) -> None:
@@ -269,18 +274,18 @@ class _Builder:
         if self._frames and self._frames[-1].key is None and self._frames[-1].node.is_mapping:
             self._stop("0109", f"the alias *{name} stands where a key belongs; keys are text", mark)
         quote = f'to mean the text, put quotes around it: "*{name}"'
-        if name not in self._anchors:
-            guess = nearest(name, self._anchors)
+        if name not in self.anchors:
+            guess = nearest(name, self.anchors)
             hint = f"{guess}; {quote}" if guess else f"no &{name} stands before it; {quote}"
             self._error("0110", f"the alias *{name} refers to nothing", mark, hint=hint)
             self._put(Node({}, mark), 1, 1)
             return
-        known = self._anchors[name]
+        known = self.anchors[name]
         if known is None:
             self._stop("0110", f"the alias *{name} stands inside what it refers to", mark)
         node, size, height = known
-        self._count += size
-        if self._count > NODES:
+        self.count += size
+        if self.count > NODES:
             self._too_many(mark, "with its aliases expanded, ")
         if len(self._frames) + height > DEPTH:
             self._stop("0112", f"with the alias *{name} expanded, nested more than {DEPTH} levels deep", mark)
@@ -294,7 +299,7 @@ class _Builder:
         if event.style in ("|", ">"):
             self._stop("0109", "a block of text stands where a key belongs", mark)
         if event.anchor is not None:
-            self._anchors[event.anchor] = Node(text, mark, quoted=True), 1, 0
+            self.anchors[event.anchor] = Node(text, mark, quoted=True), 1, 0
         first = frame.node.keys.get(text)
         if first is not None:
             self._error(

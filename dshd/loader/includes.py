@@ -12,10 +12,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .document import Document, parse
+from .document import Document
 from .files import Files
 from .issues import Issues, Mark, nearest
 from .node import Node
+from .reparse import Parses
 from .sections import SECTIONS, check_sections, texts, unite
 
 DEEPEST = 16
@@ -50,9 +51,9 @@ class Gathered:
     """Whether every file could be read, so that what is not in them does not exist."""
 
 
-def gather(files: Files, roots: Sequence[str], issues: Issues) -> Gathered:
-    """Read the roots with their includes, and the bundles they name."""
-    walk = _Walk(files, issues)
+def gather(files: Files, roots: Sequence[str], issues: Issues, parses: Parses | None = None) -> Gathered:
+    """Read the roots with their includes, and the bundles they name. `parses` helps to read again what was read."""
+    walk = _Walk(files, issues, parses or Parses())
     layers = [walk.layer(root) for root in roots]
     walk.found.layers = walk.bundles(layers) + layers
     return walk.found
@@ -69,9 +70,10 @@ def available_bundles() -> dict[str, str]:
 
 
 class _Walk:
-    def __init__(self, files: Files, issues: Issues) -> None:
+    def __init__(self, files: Files, issues: Issues, parses: Parses) -> None:
         self._files = files
         self._issues = issues
+        self._parses = parses
         self._parsed: dict[str, Document | None] = {}
         self._seen: set[str] = set()
         self.found = Gathered()
@@ -231,7 +233,7 @@ class _Walk:
             self._issues.error("0207" if mark.file != name else "0101", f"{name}: {reason}", mark, hint=hint)
             self.found.directories[os.path.dirname(path)] = None
             return None
-        document = parse(name, data, self._issues)
+        document = self._parses.parse(name, data, self._issues)
         self.found.texts[name] = document.text
         self.found.paths[name] = path
         return document

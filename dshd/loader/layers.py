@@ -14,16 +14,18 @@ from .includes import Gathered, gather
 from .issues import Issues
 from .node import Node
 from .overlays import Forest
+from .reparse import Parses
 from .row import Tree
 from .sections import Definition, define, fields, is_mapping
 
 
-def compose(files: Files, roots: Sequence[str], issues: Issues) -> Tree:
+def compose(files: Files, roots: Sequence[str], issues: Issues, parses: Parses | None = None) -> Tree:
     """The tree that the root files describe, later ones being layers over earlier ones.
 
-    What is wrong is added to `issues` and left out of the tree. Relative roots start at the working directory.
+    What is wrong is added to `issues` and left out of the tree. Relative roots start at the working directory. `parses`
+    remembers the files of the last reading.
     """
-    gathered = gather(files, roots, issues)
+    gathered = gather(files, roots, issues, parses)
     sources = [source for layer in gathered.layers for source in layer]
     forest = Forest(
         define("plugins", sources, issues),

@@ -19,6 +19,7 @@ from .events import LOADER
 from .files import Disk, Files, Recorded
 from .issues import Issue, Issues
 from .layers import compose
+from .reparse import Parses
 from .resolve import Resolver
 from .row import Tree
 from .spec import Desired, Spec
@@ -42,11 +43,13 @@ class Sources:
     resolver: Resolver = field(default_factory=Resolver)
     memo: Memo = field(default_factory=Memo)
     """What the last evaluation found, so that an unchanged row costs little."""
+    parses: Parses = field(default_factory=Parses)
+    """The files of the last evaluation, so that an unchanged part of one costs little."""
 
     def evaluate(self, files: Files, running: Mapping[str, Spec] | None = None) -> Desired:
         """Everything up to the plan, for one view of the files. Blocks and imports plugins: call it in a thread."""
         issues = Issues()
-        tree = compose(files, self.roots, issues)
+        tree = compose(files, self.roots, issues, self.parses)
         issues.add(self.also(tree))
         return desire(
             tree,
