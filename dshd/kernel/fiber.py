@@ -119,7 +119,7 @@ class Fiber:
         self.slots: tuple[ServiceSlot, ...] = tuple(
             kernel.services.slot(key.name, self.ctx.realm(key)) for key in plugin.inject
         )
-        self.vars: contextvars.Context = kernel.vars.copy()
+        self.vars: contextvars.Context = (kernel if stage is None else stage).vars.copy()
         self.vars.run(current_fiber.set, self)
         if parent is not None:
             parent.kids[self] = None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextvars
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,9 @@ class Kernel:
             table = self.registries[key.name, realm] = RegistryTable(self, key, realm)
         return table
 
-    def stage(self) -> Stage:
-        """A new stage, to be filled, committed or discarded."""
-        return Stage(self)
+    def stage(self, variables: contextvars.Context | None = None) -> Stage:
+        """A new stage, to be filled, committed or discarded. What it opens begins with a copy of these variables."""
+        return Stage(self, variables=variables)
 
     def start(self, func: Callable[[], Coroutine[Any, Any, None]], name: str, variables: contextvars.Context) -> None:
         """Run a task of the kernel in context variables of its own."""
@@ -163,6 +163,16 @@ class Kernel:
 
     def note_change(self, table: Table) -> None:
         self._changes[table] = None
+
+    @contextmanager
+    def one_change(self) -> Iterator[None]:
+        """What changes in the block is announced together, after it."""
+        telling, self._telling = self._telling, True
+        try:
+            yield
+        finally:
+            self._telling = telling
+            self.tell_changes()
 
     def tell_changes(self) -> None:
         """Announce what has changed since the last time, once each. Listeners may change more; that is told after."""

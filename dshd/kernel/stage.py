@@ -7,6 +7,7 @@ commits by itself as soon as the body has opened: there is one way to become vis
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,11 +32,12 @@ class Stage:
     `incoming` are its fibers, children included; `outgoing` those its commit retires.
     """
 
-    __slots__ = ("_event", "alone", "incoming", "kernel", "leases", "outgoing", "over", "unsettled")
+    __slots__ = ("_event", "alone", "incoming", "kernel", "leases", "outgoing", "over", "unsettled", "vars")
 
-    def __init__(self, kernel: Kernel, *, alone: bool = False) -> None:
+    def __init__(self, kernel: Kernel, *, alone: bool = False, variables: contextvars.Context | None = None) -> None:
         self.kernel = kernel
         self.alone = alone
+        self.vars = kernel.vars if variables is None else variables
         self.incoming: dict[Fiber, None] = {}
         self.outgoing: dict[Fiber, None] = {}
         self.unsettled: dict[Fiber, None] = {}

@@ -195,7 +195,9 @@ class Attempt:
         self._enter("prepare")
         assert self.reading is not None
         reconciler, specs = self.reconciler, self.reading.desired.specs
-        stage = reconciler.root.kernel.stage()
+        variables = reconciler.root.kernel.vars.copy()
+        variables.run(structlog.contextvars.bind_contextvars, attempt=self.request.id)  # for what the rows log
+        stage = reconciler.root.kernel.stage(variables)
         try:
             leaving = [reconciler.live.fiber(path) for path in self.plan.of("remove", "replace")]
             for fiber in leaving:

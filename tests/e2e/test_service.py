@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -136,3 +137,29 @@ def test_no_descriptor_is_passed_on_to_what_a_plugin_starts(daemon: Daemon) -> N
     daemon.start(daemon.marks(one=1) + BAD.replace("NUMBER", "1"), environ=OFF)
     assert "socket:" not in out.read_text()
     assert "anon_inode:inotify" not in out.read_text()
+
+
+LATER = """\
+class Settings(Config):
+    number: int = 0
+
+
+async def later(ctx: Context) -> None:
+    ctx.log.info("later")
+"""
+
+
+def test_what_a_row_logs_names_its_row_the_generation_and_the_attempt_that_opened_it(daemon: Daemon) -> None:
+    daemon.python("talker", "ctx.log.info('opening')\nctx.spawn(later, ctx)", config=LATER)
+    daemon.start("plugins:\n  a: {use: ./plugins/talker.py}\n", environ={"DSHD_LOG_FORMAT": "json"})
+    daemon.write("plugins:\n  a: {use: ./plugins/talker.py}\n  b: {use: ./plugins/talker.py}\n")
+
+    def lines() -> list[dict[str, object]]:
+        found = [json.loads(line) for line in daemon.log.read_text().splitlines()]
+        return [line for line in found if line.get("row") == "b"]
+
+    said = until(lambda: len(lines()) == 2 and lines(), "two lines of the row")
+    until(lambda: daemon.status()["generation"] == 2, "the second generation")
+    attempt = daemon.last()["attempt"]
+    assert [(line["event"], line["attempt"]) for line in said] == [("opening", attempt), ("later", attempt)]
+    assert said[1]["generation"] == 2
