@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .kernel import errors as errors
     from .kernel import internal as internal
     from .kernel.context import Context as Context
+    from .kernel.duration import Duration as Duration
     from .kernel.effects import Effect as Effect
     from .kernel.effects import Scope as Scope
     from .kernel.errors import Aborted as Aborted
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .kernel.plugin import Config as Config
     from .kernel.plugin import Plugin as Plugin
     from .kernel.plugin import plugin as plugin
+    from .kernel.registry import EntryGroup as EntryGroup
     from .kernel.registry import Registry as Registry
     from .kernel.registry import RegistryChange as RegistryChange
     from .kernel.runtime import open_kernel as open_kernel
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from .kernel.signal import obey as obey
     from .kernel.stage import Stage as Stage
     from .kernel.states import FiberState as FiberState
+    from .kernel.stray import is_fault as is_fault
     from .kernel.watchdog import Backoff as Backoff
     from .kernel.watchdog import Timing as Timing
     from .loader.events import CONFIG_UPDATE as CONFIG_UPDATE
@@ -74,8 +77,9 @@ _HOME = {
     "Aborted": "kernel.errors", "Aborter": "kernel.signal", "Backoff": "kernel.watchdog", "Bail": "kernel.events",
     "CONFIG_UPDATE": "loader.events", "CodeReloaded": "loader.events", "CommitRefusedError": "kernel.errors",
     "Config": "kernel.plugin", "ConfigUpdated": "loader.events", "Context": "kernel.context",
-    "DshdError": "kernel.errors", "ENTRY_INIT": "loader.events", "EXIT": "loader.events", "Effect": "kernel.effects",
-    "Emit": "kernel.events", "EntryConflictError": "kernel.errors", "Exiting": "loader.events",
+    "DshdError": "kernel.errors", "Duration": "kernel.duration", "ENTRY_INIT": "loader.events",
+    "EXIT": "loader.events", "Effect": "kernel.effects", "Emit": "kernel.events",
+    "EntryConflictError": "kernel.errors", "EntryGroup": "kernel.registry", "Exiting": "loader.events",
     "Fiber": "kernel.fiber", "FiberState": "kernel.states", "HMR": "loader.events", "HMR_CHANGE": "loader.events",
     "HMR_RELOAD": "loader.events", "InactiveFiberError": "kernel.errors", "KernelError": "kernel.errors",
     "LOADER": "loader.events", "Next": "kernel.events", "PARTIAL_DISPOSE": "loader.events",
@@ -87,20 +91,20 @@ _HOME = {
     "Serial": "kernel.events", "ServiceConflictError": "kernel.errors", "ServiceKey": "kernel.keys",
     "ServiceNotDeclaredError": "kernel.errors", "ServiceUnavailableError": "kernel.errors",
     "SharedKey": "kernel.keys", "Signal": "kernel.signal", "SourceChanged": "loader.events", "Stage": "kernel.stage",
-    "Timing": "kernel.watchdog", "Waterfall": "kernel.events", "errors": "", "internal": "", "obey": "kernel.signal",
-    "open_kernel": "kernel.runtime", "picture": "kernel.inspect", "plugin": "kernel.plugin",
-    "still_opening": "kernel.inspect",
+    "Timing": "kernel.watchdog", "Waterfall": "kernel.events", "errors": "", "internal": "",
+    "is_fault": "kernel.stray", "obey": "kernel.signal", "open_kernel": "kernel.runtime",
+    "picture": "kernel.inspect", "plugin": "kernel.plugin", "still_opening": "kernel.inspect",
 }  # fmt: skip
 
 __all__ = [
     "Aborted", "Aborter", "Backoff", "Bail", "CONFIG_UPDATE", "CodeReloaded", "CommitRefusedError", "Config",
-    "ConfigUpdated", "Context", "DshdError", "ENTRY_INIT", "EXIT", "Effect", "Emit", "EntryConflictError", "Exiting",
-    "Fiber", "FiberState", "HMR", "HMR_CHANGE", "HMR_RELOAD", "InactiveFiberError", "KernelError", "LOADER", "Next",
-    "PARTIAL_DISPOSE", "PATCH_CONTEXT", "Parallel", "Picture", "Plugin", "Realm", "Registry", "RegistryChange",
-    "RegistryKey", "RowClosing", "RowContext", "RowOpening", "Scope", "Secret", "SecretHandle",
-    "SecretUnavailableError", "Serial", "ServiceConflictError", "ServiceKey", "ServiceNotDeclaredError",
-    "ServiceUnavailableError", "SharedKey", "Signal", "SourceChanged", "Stage", "Timing", "Waterfall", "errors",
-    "internal", "obey", "open_kernel", "picture", "plugin", "still_opening",
+    "ConfigUpdated", "Context", "DshdError", "Duration", "ENTRY_INIT", "EXIT", "Effect", "Emit",
+    "EntryConflictError", "EntryGroup", "Exiting", "Fiber", "FiberState", "HMR", "HMR_CHANGE", "HMR_RELOAD",
+    "InactiveFiberError", "KernelError", "LOADER", "Next", "PARTIAL_DISPOSE", "PATCH_CONTEXT", "Parallel", "Picture",
+    "Plugin", "Realm", "Registry", "RegistryChange", "RegistryKey", "RowClosing", "RowContext", "RowOpening",
+    "Scope", "Secret", "SecretHandle", "SecretUnavailableError", "Serial", "ServiceConflictError", "ServiceKey",
+    "ServiceNotDeclaredError", "ServiceUnavailableError", "SharedKey", "Signal", "SourceChanged", "Stage", "Timing",
+    "Waterfall", "errors", "internal", "is_fault", "obey", "open_kernel", "picture", "plugin", "still_opening",
 ]  # fmt: skip
 
 

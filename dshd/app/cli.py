@@ -100,7 +100,7 @@ def _json(to: _Parser) -> None:
 
 
 def _seconds(text: str) -> float:
-    from .durations import seconds
+    from dshd.kernel.duration import seconds
 
     try:
         found = seconds(text)

@@ -8,29 +8,19 @@ from __future__ import annotations
 
 import zoneinfo
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from dshd.kernel.duration import Duration
 from dshd.loader.issues import Issue, Mark, nearest
 from dshd.loader.node import Node
 
-from .durations import PATTERN, seconds
 from .peers import group_id
 
 PREFIX = "DSHD_"
 OTHERS = frozenset({"CONFIG", "SOCKET", "INSTANCE"})
 """Variables with our prefix that are no settings."""
-
-Duration = Annotated[
-    float,
-    BeforeValidator(seconds),
-    Field(ge=0, allow_inf_nan=False),
-    WithJsonSchema(
-        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": f"^{PATTERN.pattern}$"}]}
-    ),
-]
-"""Seconds, written with or without a unit."""
 
 
 class DaemonSettings(BaseModel):

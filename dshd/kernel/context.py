@@ -203,7 +203,7 @@ class Context(Bus):
 
     def realm(self, key: ServiceKey[Any] | RegistryKey[Any]) -> Realm:
         """Which instance of an isolated service or registry this context means."""
-        return self._realms.get(key.name, DEFAULT_REALM) if self._realms else DEFAULT_REALM
+        return self._realms.get(key.isolated_with, DEFAULT_REALM) if self._realms else DEFAULT_REALM
 
     # -- derived contexts
 

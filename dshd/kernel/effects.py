@@ -150,25 +150,29 @@ class Composite(Effect):
 
     __slots__ = ("_parts",)
 
-    def __init__(self, owner: Fiber, label: str, parts: Iterable[Effect]) -> None:
+    def __init__(self, owner: Fiber, label: str, parts: Iterable[Effect], scope: Scope | None = None) -> None:
         self._parts: dict[Effect, None] = {}
-        super().__init__(owner, label)
+        super().__init__(owner, label, scope)
         for part in parts:
             if part.owner is not owner or not part.live:
                 raise ValueError(f"{part!r} is not a live effect of {owner.path!r}")
-            if part.container is None:
-                owner.effects.pop(part, None)
-            else:
-                part.container._parts.pop(part, None)
-            part.container = self
-            self._parts[part] = None
+            self.take(part)
+
+    def take(self, part: Effect) -> None:
+        """Make `part`, a live effect of the same owner, a part of this one; it is undone first."""
+        if part.container is None:
+            self.owner.effects.pop(part, None)
+        else:
+            part.container._parts.pop(part, None)
+        part.container = self
+        self._parts[part] = None
 
     @property
     def parts(self) -> tuple[Effect, ...]:
         return tuple(self._parts)
 
-    async def undo(self) -> None:
-        await unwind(self._parts)
+    def undo(self) -> Awaitable[object] | object:
+        return unwind(self._parts)
 
     def sever(self) -> bool:
         severed = [part.sever() for part in reversed(list(self._parts))]

@@ -22,17 +22,29 @@ class ServiceKey(Generic[T]):
 
     name: str
 
+    @property
+    def isolated_with(self) -> str:
+        """The name under which its realm is known: its own."""
+        return self.name
+
 
 @dataclass(frozen=True)
 class RegistryKey(Generic[T]):
     """The name of a registry whose entries are of type `T`.
 
     `changed`, if given, is emitted with a `RegistryChange` once after each commit, and after each change at run time,
-    that altered what is visible. `isolate` separates a registry together with the service of the same name.
+    that altered what is visible. `isolate` separates a registry together with the service `of` which it is, by default
+    the one of the same name.
     """
 
     name: str
     changed: Emit[Any] | None = field(default=None, compare=False)
+    of: ServiceKey[Any] | None = field(default=None, compare=False, kw_only=True)
+
+    @property
+    def isolated_with(self) -> str:
+        """The name of the service whose realm it shares."""
+        return self.name if self.of is None else self.of.name
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,21 @@ class Signal:
             await self._event.wait()
         return self._cause
 
+    def follow(self, told: Callable[[object], None]) -> Callable[[], None]:
+        """Call `told` with the cause, once, when the operation is told to stop; at once if it was already.
+
+        Gives what takes it back; call that when the work is over.
+        """
+        if self._cause is not None:
+            told(self._cause)
+        else:
+            self._callbacks[told] = None
+
+        def forget() -> None:
+            self._callbacks.pop(told, None)
+
+        return forget
+
     def _fire(self, cause: object) -> None:
         self._cause = cause
         if self._event is not None:
@@ -71,10 +86,7 @@ class Aborter:
         self.signal = Signal()
         self._parent = parent
         if parent is not None:
-            if parent.cause is not None:
-                self.signal._fire(parent.cause)
-            else:
-                parent._callbacks[self._follow] = None
+            parent.follow(self._follow)
 
     def _follow(self, cause: object) -> None:
         self.abort(cause)

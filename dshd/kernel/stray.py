@@ -25,3 +25,13 @@ def is_stray() -> bool:
         return False
     # A native `Task.cancel()` has no scope: the count on the task asked is its only trace, and anyio does not show it.
     return task is None or not task.cancelling()
+
+
+def is_fault(error: BaseException) -> bool:
+    """Whether what was caught around somebody's code is a fault of that code, and not this task being stopped.
+
+    For the places that contain what plugins do: catch `BaseException`, raise it again unless this says so.
+    """
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        return is_stray()
+    return not isinstance(error, GeneratorExit)

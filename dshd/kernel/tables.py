@@ -25,10 +25,11 @@ FIRST = -(1 << 30)
 class Entry(Effect):
     """A contribution to a table: a listener, a registered value, a provided service.
 
-    `priority` (lower is earlier), the owner's row path and `number` (its order in the body) place it among the others.
+    `priority` (lower is earlier), the owner's row path, `number` (its order in the body) and `place` (within a group)
+    put it in order among the others.
     """
 
-    __slots__ = ("name", "number", "priority", "table", "value", "withdrawn")
+    __slots__ = ("name", "number", "place", "priority", "table", "value", "withdrawn")
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class Entry(Effect):
         self.name = name
         self.priority = priority
         self.withdrawn = False
+        self.place = 0
         owner.contributions += 1
         self.number = owner.contributions
         super().__init__(owner, label, scope)
@@ -60,8 +62,8 @@ class Entry(Effect):
             self.table.remove(self)
         return True
 
-    def order(self) -> tuple[int, Order, int]:
-        return (self.priority, self.owner.order, self.number)
+    def order(self) -> tuple[int, Order, int, int]:
+        return (self.priority, self.owner.order, self.number, self.place)
 
     @property
     def culprit(self) -> str:

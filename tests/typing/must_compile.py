@@ -5,7 +5,7 @@ Nothing here runs; it is read by the type checker only.
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol, assert_type
+from typing import Protocol, assert_never, assert_type
 
 from dshd import (
     Bail,
@@ -24,6 +24,35 @@ from dshd import (
     Stage,
     Waterfall,
     plugin,
+)
+from dshd.capabilities.llm.stream import (
+    BlockEnd,
+    BlockStart,
+    Finish,
+    ReasoningDelta,
+    StreamChunk,
+    TextDelta,
+    ToolCallDelta,
+    UsageReport,
+)
+from dshd.capabilities.values import (
+    BLOCK_KINDS,
+    CallId,
+    ContentBlock,
+    Extension,
+    Kind,
+    Kinds,
+    Message,
+    ReasoningBlock,
+    SessionId,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    block_from_json,
+    call_id,
+    message_from_json,
+    session_id,
+    user_message,
 )
 
 
@@ -153,3 +182,48 @@ async def own(ctx: Context, fiber: Fiber) -> None:
     await ctx.defer(fiber.dispose, "the other").dispose()
     assert_type(await fiber.update(Ear()), Fiber)
     assert_type(await fiber.update({"loudness": 2}), Fiber)
+
+
+# -- values: ids are text of a type of their own, unions are matched to the end
+
+
+def take_text(text: str) -> str:
+    return text
+
+
+def use_ids() -> None:
+    assert_type(session_id(), SessionId)
+    assert_type(call_id("c"), CallId)
+    take_text(session_id())
+    assert_type(ToolResultBlock(call_id("c"), ()).tool_call_id, CallId)
+
+
+def length(chunk: StreamChunk) -> int:
+    match chunk:
+        case TextDelta(_, text) | ReasoningDelta(_, text):
+            return len(text)
+        case ToolCallDelta(_, arguments):
+            return len(arguments)
+        case BlockStart() | BlockEnd() | UsageReport() | Finish():
+            return 0
+        case _:
+            assert_never(chunk)
+
+
+def name_of(block: ContentBlock) -> str:
+    match block:
+        case TextBlock() | ReasoningBlock() | ToolCallBlock() | ToolResultBlock():
+            return block.type
+        case Extension(kind):
+            return kind
+        case _:
+            assert_never(block)
+
+
+def check(ctx: Context, message: Message, kinds: dict[str, Kind]) -> None:
+    known: Kinds = ctx.registry(BLOCK_KINDS)
+    message.check("user/message", known, kinds)
+    message_from_json({}, ctx.registry(BLOCK_KINDS), kinds)
+    assert_type(block_from_json({}, ctx.registry(BLOCK_KINDS)), ContentBlock)
+    later: Message = user_message("hello")
+    message.check(later.id)

@@ -5,7 +5,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from dshd import (
     Bail,
@@ -20,6 +20,29 @@ from dshd import (
     SharedKey,
     Waterfall,
     plugin,
+)
+from dshd.capabilities.jobs import TaskId
+from dshd.capabilities.llm.stream import (
+    BlockEnd,
+    BlockStart,
+    ReasoningDelta,
+    StreamChunk,
+    TextDelta,
+    ToolCallDelta,
+    UsageReport,
+)
+from dshd.capabilities.values import (
+    CallId,
+    Message,
+    MessageId,
+    ReasoningEffortId,
+    SessionId,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    UserMessage,
+    UserSource,
+    user_message,
 )
 
 
@@ -267,3 +290,64 @@ def wrong_effects(ctx: Context) -> None:
     ctx.enter(open)  # E: arg-type
     ctx.compose("both", [ctx.defer(lambda: None), hears])  # E: list-item
     ctx.scoped("agent")  # E: arg-type
+
+
+# -- ids are of different types though all of them are text
+
+
+def wrong_ids(session: SessionId, call: CallId, message: MessageId, task: TaskId, effort: ReasoningEffortId) -> None:
+    ToolResultBlock(session, ())  # E: arg-type
+    ToolCallBlock(message, "shell", "{}")  # E: arg-type
+    ToolCallBlock("c", "shell", "{}")  # E: arg-type
+    user_message("hello", id=call)  # E: arg-type
+    wanted: SessionId = call  # E: assignment
+    other: TaskId = session  # E: assignment
+    third: CallId = effort  # E: assignment
+    bare: SessionId = "session-1"  # E: assignment
+    calls: dict[CallId, int] = {}
+    calls[session]  # E: index
+    print(wanted, other, third, bare, task)
+
+
+# -- messages
+
+
+def wrong_messages(message: Message) -> None:
+    Message(MessageId("m"), "user", (TextBlock("x"),))  # E: call-arg
+    Message(MessageId("m"), "tool", (), UserSource())  # E: arg-type
+    Message(MessageId("m"), "user", ("x",), UserSource())  # E: arg-type
+    mine: UserMessage = message  # E: assignment
+    message.content = ()  # E: misc
+    TextBlock("x").text = "y"  # E: misc
+    print(mine)
+
+
+# -- a closed union: a case that is forgotten or mistyped
+
+
+def forgets_one(chunk: StreamChunk) -> int:
+    match chunk:
+        case TextDelta() | ReasoningDelta() | ToolCallDelta():
+            return chunk.index
+        case BlockStart() | BlockEnd() | UsageReport():
+            return 0
+        case _:
+            assert_never(chunk)  # E: arg-type
+
+
+def forgets_to_say_so(chunk: StreamChunk) -> int:  # E: return
+    match chunk:
+        case TextDelta() | ReasoningDelta() | ToolCallDelta() | BlockStart() | BlockEnd():
+            return chunk.index
+        case UsageReport():
+            return 0
+
+
+def mistypes_one(chunk: StreamChunk) -> int:
+    match chunk:
+        case TextDeltas():  # noqa: F821  # E: name-defined
+            return 1
+        case TextDelta(index=_, texts=_):  # E: misc
+            return 2
+        case _:
+            return 3
