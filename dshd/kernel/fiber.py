@@ -322,11 +322,11 @@ class Fiber:
             self._pulse.set()
             self._pulse = None
 
-    def publish_now(self) -> None:
+    def publish_now(self, now: float) -> None:
         """The commit has made it visible."""
         if self.opened and not self.hidden:
             if self.activation is not None:
-                self.activation.was_active = anyio.current_time()
+                self.activation.was_active = now
             for task in self.visible_tasks:
                 task.start()
             if self.on_publish is not None:

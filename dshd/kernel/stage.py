@@ -166,6 +166,8 @@ class Stage:
         """Kept fibers that would lose a provider, or keep an object of one that is replaced."""
         for fiber in leaving:
             for slot in fiber.provided:
+                if not slot.consumers:
+                    continue
                 if slot.find(self) is None:
                     for consumer in slot.consumers:
                         if consumer.visible and consumer not in leaving:
@@ -262,9 +264,10 @@ class Stage:
             table.touch(epoch)
         for fiber in leaving:
             fiber.retire_now()
+        now = anyio.current_time()
         for fiber in self.incoming:
             if fiber not in leaving:
-                fiber.publish_now()
+                fiber.publish_now(now)
         for slot, fiber in found.items():
             slot.taken_by(fiber)
             if slot.consumers:
