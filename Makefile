@@ -29,8 +29,9 @@ lint: $(INSTALLED) ## check style and formatting
 types: $(INSTALLED) ## check the types
 	$(BIN)/mypy $(ARGS)
 
-bench: $(INSTALLED) ## measure the kernel
+bench: $(INSTALLED) ## measure the kernel and the vocabulary
 	$(BIN)/python benchmarks/kernel.py $(ARGS)
+	$(BIN)/python benchmarks/vocabulary.py $(ARGS)
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

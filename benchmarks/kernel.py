@@ -53,6 +53,8 @@ def show(figure: float) -> str:
 
 
 def at_least(what: str, figures: list[float], goal: float, upstream: str) -> Row:
+    if not goal:
+        return Row(what, "/s", figures, "–", None, upstream)
     return Row(what, "/s", figures, f"≥ {show(goal)}/s", statistics.median(figures) >= goal, upstream)
 
 

@@ -49,9 +49,9 @@ def _plugins(whole: Schema) -> list[str]:
 
 
 def _described(name: str) -> str:
-    """What a packaged plugin does, in the words of its module."""
+    """What a packaged plugin does, in the words of its module: the first paragraph."""
     said = importlib.import_module(f"dshd_plugins.{name}").__doc__ or ""
-    return " ".join(said.split())
+    return " ".join(said.partition("\n\n")[0].split())
 
 
 def _fields(whole: Schema, model: Schema) -> list[str]:

@@ -1,7 +1,7 @@
 """The YAML in the documents is valid, or is refused as it says.
 
 Each ```yaml block of these pages is a whole file, judged by `dshd check` as a process. One whose first line is
-`# refused: E0401` must be refused, with that code first.
+`# refused: E0401` must be refused, with that code first. Python blocks that are files lie beside it.
 """
 
 import json
@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("docs/configuration.md", "docs/reload.md")
+PAGES = ("docs/configuration.md", "docs/plugins.md", "docs/reload.md", "docs/scripted.md")
 BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 REFUSED = re.compile(r"# refused: ([EW]\d{4})\n")
 
 MINE = """\
@@ -32,17 +33,20 @@ async def mine(ctx: Context, config: Mine) -> None:
 """
 
 
-def examples() -> list[tuple[str, str]]:
+def examples() -> list[tuple[str, str, dict[str, str]]]:
     found = []
     for page in PAGES:
         text = (ROOT / page).read_text("utf-8")
+        files = dict(FILE.findall(text))
         for match in BLOCK.finditer(text):
-            found.append((f"{page}:{text.count(chr(10), 0, match.start()) + 2}", match.group(1)))
+            found.append((f"{page}:{text.count(chr(10), 0, match.start()) + 2}", match.group(1), files))
     return found
 
 
-@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in examples()])
-def test_an_example_is_judged_as_the_page_says(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "files"), [pytest.param(text, files, id=name) for name, text, files in examples()])
+def test_an_example_is_judged_as_the_page_says(text: str, files: dict[str, str], tmp_path: Path) -> None:
+    for name, source in files.items():
+        (tmp_path / name).write_text(source, encoding="utf-8")
     (tmp_path / "plugins").mkdir()
     (tmp_path / "plugins" / "mine.py").write_text(MINE)
     file = tmp_path / "dshd.yaml"
@@ -63,7 +67,7 @@ def test_an_example_is_judged_as_the_page_says(text: str, tmp_path: Path) -> Non
 
 
 def test_the_pages_have_examples_of_both_kinds() -> None:
-    wrong = [text for _, text in examples() if REFUSED.match(text)]
+    wrong = [text for _, text, _ in examples() if REFUSED.match(text)]
     assert 5 <= len(wrong) < len(examples()) - 10
 
 

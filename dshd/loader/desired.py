@@ -298,6 +298,8 @@ class _Work:
             config=None if spec is None else spec.config,
             agent=row.agent,
             provides=() if found is None else tuple(key.name for key in found.plugin.provides),
+            intercept=() if spec is None else spec.layers,
+            source=row,
         )
 
     # -- sections that are data

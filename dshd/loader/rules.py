@@ -7,7 +7,7 @@ own. A rule sees rows whose config is invalid too, without their config.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -31,6 +31,10 @@ class RowView:
     agent: bool
     provides: tuple[str, ...]
     """Names of the services it declares to provide."""
+    intercept: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """The layers laid over services for it, its groups' included, the outermost first: (service, layer)."""
+    source: Row | None = field(default=None, repr=False)
+    """Where it stands."""
 
     @property
     def id(self) -> str:
@@ -60,6 +64,10 @@ class View:
         """Refuse the tree because of `field` of this row's config: `"fallbacks"`, or `("fallbacks", 0, "route")`."""
         self._tell(field, message, hint, severe=True)
 
+    def refuse_layer(self, path: str, service: str, field: str, message: str) -> None:
+        """Refuse the tree because of what the row at `path`, or a group of it, says in `intercept` over `service`."""
+        self._tell.layer(self.rows[path], service, field, message)
+
     def warn(self, field: str | tuple[str | int, ...], message: str, *, hint: str | None = None) -> None:
         self._tell(field, message, hint, severe=False)
 
@@ -78,6 +86,15 @@ class _Teller:
         here = place(self._prefix, path)
         words = hidden(message, self._node)
         tell("0510", f"{here}: {words}" if here else words, mark, row=self._row.path, hint=hint)
+
+    def layer(self, view: RowView, service: str, field: str, message: str) -> None:
+        """Refuse a field of a layer: at its own place, which may be that of a group."""
+        assert view.source is not None
+        path = tuple(field.split("."))
+        nodes = [node for name, node in view.source.intercept if name == service]
+        node = next((node for node in nodes if path[0] in node.mapping()), nodes[-1])
+        words = hidden(f"intercept.{service}.{field}: {message}", node)
+        self._issues.error("0510", words, node.at(path), row=view.path)
 
 
 @dataclass(frozen=True, kw_only=True)
