@@ -163,3 +163,19 @@ def test_what_a_row_logs_names_its_row_the_generation_and_the_attempt_that_opene
     attempt = daemon.last()["attempt"]
     assert [(line["event"], line["attempt"]) for line in said] == [("opening", attempt), ("later", attempt)]
     assert said[1]["generation"] == 2
+
+
+def test_a_daemon_that_polls_its_files_is_idle_between_two_looks(daemon: Daemon) -> None:
+    daemon.start("bundles: [core]\ndaemon: {watch: poll}\n" + daemon.marks(one=1))
+    daemon.becomes("one", 1)
+    assert daemon.popen is not None
+    stat = Path(f"/proc/{daemon.popen.pid}/stat")
+
+    def used() -> float:
+        """Seconds of processor time so far."""
+        fields = stat.read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = used()
+    time.sleep(5)  # the load of a stretch of time; two looks fall into it
+    assert used() - before < 0.05, "under one per cent"
