@@ -19,7 +19,7 @@ from dshd import Bail, Emit, Waterfall
 from dshd.kernel import internal
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("README.md", "docs/kernel.md", "docs/plugins.md")
+DOCUMENTS = ("README.md", "docs/kernel.md", "docs/plugins.md", "docs/scripted.md")
 FILE = re.compile(r"# (\w+\.py)")
 CONTINUES = "# continues"
 MARK = "--- the block itself begins here ---"

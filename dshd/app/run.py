@@ -68,7 +68,9 @@ async def _serve(found: Places, log: Log, notifier: Notifier, over: dict[str, ob
         errors = sum(issue.severity == "error" for issue in issues)
         text = "\n".join(issues_text(issues, daemon.reconciler.texts))
         said = verdict(errors, len(issues) - errors)
-        print(f"{text}\ndshd: refused to start: {said}; correct it, and look with `dshd check`", file=sys.stderr)
+        # A row that did not start is nothing that `dshd check`, which starts none, could show.
+        look = "start again" if all(issue.code.endswith("0602") for issue in issues) else "look with `dshd check`"
+        print(f"{text}\ndshd: refused to start: {said}; correct it, and {look}", file=sys.stderr)
     return status
 
 

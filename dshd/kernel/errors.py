@@ -100,7 +100,10 @@ class EntryConflictError(KernelError):
 
     def __init__(self, registry: str, name: str, holder: str, challenger: str) -> None:
         self.registry, self.name, self.holder, self.challenger = registry, name, holder, challenger
-        super().__init__(f"{registry} {name!r} is already registered by {holder!r}, so {challenger!r} may not")
+        if holder == challenger:
+            super().__init__(f"{registry} {name!r} is registered twice by {holder!r}; give one of them another name")
+        else:
+            super().__init__(f"{registry} {name!r} is already registered by {holder!r}, so {challenger!r} may not")
 
 
 class EntryGoneError(KernelError, LookupError):

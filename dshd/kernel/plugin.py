@@ -107,8 +107,9 @@ def plugin(
 
     def make(body: Any) -> Plugin[Any]:
         if not (inspect.isasyncgenfunction(body) or inspect.iscoroutinefunction(body)):
+            given = f"def {body.__name__}" if inspect.isfunction(body) else repr(body)
             raise PluginDefinitionError(
-                f"plugin {name!r}: the body is `async def body(ctx, config)`, with or without a `yield`, not {body!r}"
+                f"plugin {name!r}: the body is `async def body(ctx, config)`, with or without a `yield`, not {given}"
             )
         try:
             inspect.signature(body).bind(None, None)

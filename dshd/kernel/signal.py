@@ -29,7 +29,7 @@ class Signal:
     def __init__(self) -> None:
         self._cause: object | None = None
         self._event: anyio.Event | None = None
-        self._callbacks: dict[Callable[[object], None], None] = {}
+        self._callbacks: dict[object, Callable[[object], None]] = {}
 
     @property
     def aborted(self) -> bool:
@@ -56,15 +56,17 @@ class Signal:
     def follow(self, told: Callable[[object], None]) -> Callable[[], None]:
         """Call `told` with the cause, once, when the operation is told to stop; at once if it was already.
 
-        Gives what takes it back; call that when the work is over.
+        Gives what takes it back; call that when the work is over. `told` runs inside `abort`, in order of following;
+        what it raises is raised there, after everybody was told.
         """
+        follower = object()  # one callable may follow twice, and each is taken back by itself
         if self._cause is not None:
             told(self._cause)
         else:
-            self._callbacks[told] = None
+            self._callbacks[follower] = told
 
         def forget() -> None:
-            self._callbacks.pop(told, None)
+            self._callbacks.pop(follower, None)
 
         return forget
 
@@ -72,21 +74,27 @@ class Signal:
         self._cause = cause
         if self._event is not None:
             self._event.set()
-        callbacks, self._callbacks = self._callbacks, {}
-        for callback in callbacks:
-            callback(cause)
+        raised: list[Exception] = []
+        while self._callbacks:  # one may take back another meanwhile
+            told = self._callbacks.pop(next(iter(self._callbacks)))
+            try:
+                told(cause)
+            except Exception as exc:
+                raised.append(exc)
+        if raised:
+            raise ExceptionGroup("some of those who followed a signal failed", raised)
 
 
 class Aborter:
     """The stopping end of a signal. With a `parent` it also stops, for the same cause, when the parent does."""
 
-    __slots__ = ("_parent", "signal")
+    __slots__ = ("_forget", "signal")
 
     def __init__(self, parent: Signal | None = None) -> None:
         self.signal = Signal()
-        self._parent = parent
+        self._forget: Callable[[], None] | None = None
         if parent is not None:
-            parent.follow(self._follow)
+            self._forget = parent.follow(self._follow)
 
     def _follow(self, cause: object) -> None:
         self.abort(cause)
@@ -103,9 +111,9 @@ class Aborter:
 
     def detach(self) -> None:
         """Stop following the parent. Call it when the operation is over, so that a long-lived parent forgets it."""
-        if self._parent is not None:
-            self._parent._callbacks.pop(self._follow, None)
-            self._parent = None
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
 
 
 async def obey(

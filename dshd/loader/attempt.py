@@ -15,7 +15,7 @@ import anyio
 import anyio.from_thread
 import structlog
 
-from dshd.kernel.errors import CommitRefusedError, describe
+from dshd.kernel.errors import CommitRefusedError
 from dshd.kernel.fiber import Fiber
 from dshd.kernel.stage import Stage, why_not_open
 
@@ -23,6 +23,7 @@ from .code import Verdict
 from .events import CONFIG_UPDATE, HMR_RELOAD, PARTIAL_DISPOSE, CodeReloaded, ConfigUpdated, RowClosing
 from .files import Stored
 from .history import Generation
+from .imports import described
 from .issues import Issues
 from .mount import open_row
 from .plan import Plan, changed_sections, plan, removes_much
@@ -226,7 +227,7 @@ class Attempt:
             if fiber.is_open or (spec.optional and fiber.error is None):  # one that waits was reported by validation
                 continue
             failed = failed or not spec.optional
-            reason = describe(fiber.error) if fiber.error is not None else why_not_open(fiber)
+            reason = described(fiber.error, spec.code) if fiber.error is not None else why_not_open(fiber)
             tell = self.issues.warn if spec.optional else self.issues.error
             tell("0602", f"row {spec.path!r} did not start: {reason}", spec.row.mark, row=spec.path)
             if spec.optional and fiber.abandoned:

@@ -185,7 +185,7 @@ class _Work:
                     wrong = self._credentials.check(name)
                     if wrong is not None:
                         here = dotted(_inside(row, path))
-                        hint = f"set it with: dshd credentials set {name}"
+                        hint = "a file, a variable or a line of credentials.yaml may hold it; see docs/configuration.md"
                         tell("0306", f"{here}: {wrong}", leaf.mark, row=row.path, hint=hint)
 
     def _spec(self, row: Row, found: Found, config: Node, layers: list[Node]) -> Spec | None:

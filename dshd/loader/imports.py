@@ -11,7 +11,7 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from types import ModuleType
@@ -113,9 +113,20 @@ def blame(exc: BaseException, path: str | None) -> str:
     if isinstance(exc, SyntaxError) and exc.filename:
         return f"{type(exc).__name__}: {exc.msg} ({exc.filename}:{exc.lineno})"
     frames = list(_frames(exc))
-    own = [frame for frame in frames if path is not None and _within(frame.filename, path)]
-    last = (own or frames)[-1:]
-    return describe(exc) + "".join(f" ({frame.filename}:{frame.lineno})" for frame in last)
+    return describe(exc) + _last(_own(frames, path) or frames)
+
+
+def described(exc: BaseException, path: str | None) -> str:
+    """The error as itself, with the last place in the source at `path` if it came by there."""
+    return describe(exc) + _last(_own(_frames(exc), path))
+
+
+def _own(frames: Iterable[traceback.FrameSummary], path: str | None) -> list[traceback.FrameSummary]:
+    return [frame for frame in frames if path is not None and _within(frame.filename, path)]
+
+
+def _last(frames: list[traceback.FrameSummary]) -> str:
+    return "".join(f" ({frame.filename}:{frame.lineno})" for frame in frames[-1:])
 
 
 def _within(file: str, path: str) -> bool:

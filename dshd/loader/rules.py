@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .imports import blame
-from .issues import Issues
+from .issues import Issues, Mark
 from .node import Node
 from .row import Row
 from .wording import hidden, locate, place
@@ -64,9 +64,9 @@ class View:
         """Refuse the tree because of `field` of this row's config: `"fallbacks"`, or `("fallbacks", 0, "route")`."""
         self._tell(field, message, hint, severe=True)
 
-    def refuse_layer(self, path: str, service: str, field: str, message: str) -> None:
-        """Refuse the tree because of what the row at `path`, or a group of it, says in `intercept` over `service`."""
-        self._tell.layer(self.rows[path], service, field, message)
+    def refuse_layer(self, path: str, index: int, field: str, message: str) -> None:
+        """Refuse the tree because of `field` of the layer `intercept[index]` of the row at `path`, said once."""
+        self._tell.layer(self.rows[path], index, field, message)
 
     def warn(self, field: str | tuple[str | int, ...], message: str, *, hint: str | None = None) -> None:
         self._tell(field, message, hint, severe=False)
@@ -77,6 +77,7 @@ class _Teller:
 
     def __init__(self, issues: Issues, row: Row, node: Node, prefix: str) -> None:
         self._issues, self._row, self._node, self._prefix = issues, row, node, prefix
+        self._told: set[tuple[Mark, str]] = set()
 
     def __call__(self, field: str | tuple[str | int, ...], message: str, hint: str | None, *, severe: bool) -> None:
         path: tuple[str | int, ...] = field if isinstance(field, tuple) else (field,) if field else ()
@@ -87,14 +88,15 @@ class _Teller:
         words = hidden(message, self._node)
         tell("0510", f"{here}: {words}" if here else words, mark, row=self._row.path, hint=hint)
 
-    def layer(self, view: RowView, service: str, field: str, message: str) -> None:
-        """Refuse a field of a layer: at its own place, which may be that of a group."""
+    def layer(self, view: RowView, index: int, field: str, message: str) -> None:
+        """Refuse a field of a layer at its own place; that of a group is found in each of its rows."""
         assert view.source is not None
-        path = tuple(field.split("."))
-        nodes = [node for name, node in view.source.intercept if name == service]
-        node = next((node for node in nodes if path[0] in node.mapping()), nodes[-1])
+        service, node = view.source.intercept[index]
+        mark = node.at((field,))
         words = hidden(f"intercept.{service}.{field}: {message}", node)
-        self._issues.error("0510", words, node.at(path), row=view.path)
+        if (mark, words) not in self._told:
+            self._told.add((mark, words))
+            self._issues.error("0510", words, mark, row=view.path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,7 +167,8 @@ class Graph:
         if close:
             return close
         plain = name.replace("-", "_")
-        likely = [each for each in self._around.installed() if each == plain or each.startswith(f"{plain}_")]
+        there = self._around.installed()
+        likely = [plain] if plain in there else [each for each in there if each.startswith(f"{plain}_")]
         return f"installed plugins that may provide it: {', '.join(likely)}" if likely else None
 
     def _cycles(self, blocked: list[str]) -> set[str]:

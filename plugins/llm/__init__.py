@@ -1,11 +1,14 @@
 """The `llm` service: routes to adapters, catalogs, prepared calls and their streams.
 
 registration   which adapter instance serves which routes
-catalog        what there is, and drafts of what could be
+catalog        what there is: routes, and the models they list
+discovery      the models of a draft
 layers         what `intercept` lays over a proposal
 models         exact models, and what they fill in
-call           a prepared call and its dispatch
-stream         chunks, made to obey the protocol
+call           a prepared call, bound to one registration
+dispatch       one request through the listeners to its adapter
+stream         what adapters and listeners give, made to obey the protocol
+handover       chunks from the task that drives an iterator to whoever reads
 replay         replay state, shown to its owner only
 conversations  which requests are an agent's own
 faults         what adapters raise
@@ -17,19 +20,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import fields, replace
 from typing import Any
+from weakref import WeakSet
 
 from dshd import Config, Context, SharedKey, Signal, plugin
 from dshd.capabilities.llm import (
     LLM,
     ROUTES,
-    Aborted,
     ChunkStream,
     ConfigurableProvider,
     DirectoryEntry,
     DiscoveredModel,
-    Failed,
-    FailureCode,
-    Finish,
     GenerateOptions,
     LlmAdapter,
     LlmCallConfig,
@@ -39,16 +39,16 @@ from dshd.capabilities.llm import (
     PreparedCall,
     ProviderInfo,
     ResolvedModel,
-    StreamChunk,
 )
 from dshd.capabilities.llm.service import Discoverer
 
 from . import catalog, models
 from .call import prepared
 from .conversations import Conversations
-from .layers import problem
+from .discovery import discover_models
+from .layers import problems
 from .registration import Registration, register, register_configurable
-from .stream import CallStream
+from .stream import finish_of, over
 
 
 class Service:
@@ -85,7 +85,7 @@ class Service:
 
     async def discover_models(self, request: ModelDiscoveryRequest) -> list[DiscoveredModel]:
         with self._consumer.leased("model discovery") as view:
-            return await catalog.discover_models(view, request)
+            return await discover_models(view, request)
 
     async def resolve_model(self, provider: str, model: str, signal: Signal | None = None) -> ResolvedModel | None:
         with self._consumer.leased("model resolution") as view:
@@ -95,20 +95,25 @@ class Service:
     def prepare_call(
         self, proposal: LlmCallConfig, *, signal: Signal | None = None
     ) -> AbstractAsyncContextManager[PreparedCall]:
-        return prepared(self._consumer, proposal, signal, self._log.warning)
+        return prepared(self._consumer, proposal, signal, self._conversations, self._log.warning)
 
     @asynccontextmanager
     async def stream(self, request: GenerateOptions) -> AsyncIterator[ChunkStream]:
-        config = request.config
+        config, refused = request.config, None
         async with AsyncExitStack() as stack:
             try:
                 call = await stack.enter_async_context(self.prepare_call(config, signal=request.signal))
             except LlmError as exc:
-                yield CallStream(_refused(exc), None, [])
+                refused = finish_of(exc.failure)
+            if refused is not None:
+                yield over(refused)
                 return
+            effective = request
             if call.config != config:
-                request = replace(request, **{each.name: getattr(call.config, each.name) for each in fields(config)})
-            yield await stack.enter_async_context(call.stream(request))
+                changes = {each.name: getattr(call.config, each.name) for each in fields(config)}
+                effective = replace(request, **changes)
+                self._conversations.pass_on(request, effective)
+            yield await stack.enter_async_context(call.stream(effective))
 
     def mark_conversation(self, request: GenerateOptions) -> None:
         self._conversations.add(request)
@@ -117,25 +122,20 @@ class Service:
         return request in self._conversations
 
 
-async def _refused(error: LlmError) -> AsyncIterator[StreamChunk]:
-    aborted = error.code == FailureCode.ABORTED
-    yield Finish(Aborted(error.failure) if aborted else Failed(error.failure))
-
-
 def _check(view: Any) -> None:
     """Refuse a tree in which a row's `intercept` says of `llm` what no call can follow."""
     for path, row in view.rows.items():
-        for service, layer in row.intercept:
-            wrong = problem(layer) if service == LLM.name else None
-            if wrong is not None:
-                view.refuse_layer(path, service, *wrong)
+        for index, (service, layer) in enumerate(row.intercept):
+            if service == LLM.name:
+                for key, why in problems(layer).items():
+                    view.refuse_layer(path, index, key, why)
 
 
 @plugin("llm", provides=[LLM], validate=_check)
 async def llm(ctx: Context, config: Config) -> None:
-    async def open_conversations(_keeper: Context) -> AsyncIterator[Conversations]:
-        yield Conversations()
+    async def open_marks(_keeper: Context) -> AsyncIterator[WeakSet[GenerateOptions]]:
+        yield WeakSet()
 
-    key = SharedKey[Conversations]("llm conversations", (ctx.realm(LLM),))
-    conversations = await ctx.shared(key, open_conversations)
+    key = SharedKey[WeakSet[GenerateOptions]]("llm conversations", (ctx.realm(LLM),))
+    conversations = Conversations(await ctx.shared(key, open_marks))
     ctx.provide_each(LLM, lambda consumer: Service(consumer, conversations, ctx.log))

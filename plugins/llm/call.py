@@ -9,27 +9,25 @@ from typing import Any
 from dshd import Context, Signal
 from dshd.capabilities.llm import (
     LLM,
-    LLM_STREAM,
     ROUTES,
-    Failed,
+    ChunkStream,
     FailureCode,
-    Finish,
     GenerateOptions,
     LlmCallConfig,
     LlmError,
-    LlmFailure,
     ResolvedModel,
     RetryPolicy,
     Route,
-    StreamChunk,
     ToolSchema,
 )
 from dshd.capabilities.llm.request import EpochHeader
 
+from .conversations import Conversations
+from .dispatch import dispatched
+from .faults import aborted
+from .handover import Report
 from .layers import overlay
 from .models import complete, resolve
-from .replay import shown_to
-from .stream import AdapterStream, CallStream, Report, close
 
 
 class Call:
@@ -43,6 +41,7 @@ class Call:
         model: ResolvedModel | None,
         defaults: frozenset[str],
         intercepted: Mapping[str, Any],
+        conversations: Conversations,
         report: Report,
     ) -> None:
         self.config = config
@@ -54,6 +53,7 @@ class Call:
         self._route = route
         self._defaults = defaults
         self._intercepted = intercepted
+        self._conversations = conversations
         self._report = report
 
     def header(
@@ -69,65 +69,47 @@ class Call:
         )
 
     @asynccontextmanager
-    async def stream(self, request: GenerateOptions) -> AsyncIterator[CallStream]:
+    async def stream(self, request: GenerateOptions) -> AsyncIterator[ChunkStream]:
         self._spend(request)
-        adapters: list[AdapterStream] = []
-
-        async def terminal(asked: GenerateOptions) -> AsyncIterator[StreamChunk]:
-            if self._route is None:
-                return _unserved(asked)
-            shown = shown_to(self._route.adapter, asked, dict(self._view.registry(ROUTES).items()))
-            stream = AdapterStream(self._route.adapter, shown, self._report)
-            adapters.append(stream)
-            return stream
-
-        chunks: Any = None
-        stream: CallStream | None = None
-        try:
-            chunks = await self._view.waterfall(LLM_STREAM, request, terminal)
-            if not hasattr(chunks, "__anext__"):
-                raise TypeError(f"a listener of 'llm/stream' gave {type(chunks).__name__}, not an iterator of chunks")
-            stream = CallStream(chunks, request.signal, adapters)
-            yield stream
-        finally:
-            if stream is not None:
-                stream.detach()
-            try:
-                if chunks not in adapters:
-                    await close(chunks, self._report, "what a listener of 'llm/stream' gave")
-            finally:
-                for adapter in adapters:
-                    await adapter.aclose()
+        async with dispatched(self._view, self._route, request, self._conversations, self._report) as chunks:
+            yield chunks
 
     def _spend(self, request: GenerateOptions) -> None:
         reason = self.spent
-        if reason is None and request.config != self.config:
-            reason = "the request's config is not the one it was prepared with"
+        if reason is None:
+            found, mine = request.config.to_json(), self.config.to_json()
+            other = [name for name in {**mine, **found} if found.get(name) != mine.get(name)]
+            if other:
+                told = ", ".join(f"{name} is {found.get(name)!r} and not {mine.get(name)!r}" for name in other)
+                reason = f"the request is another one than it was prepared for: {told}"
         if reason is not None:
             raise LlmError(f"this prepared call cannot be streamed: {reason}", FailureCode.INVALID_PREPARED_CALL)
         self.spent = "it was streamed before; prepare another one"
 
 
-async def _unserved(request: GenerateOptions) -> AsyncIterator[StreamChunk]:
-    message = f"no adapter serves route {request.provider!r}"
-    yield Finish(Failed(LlmFailure(message=message, code=FailureCode.NO_ADAPTER)))
-
-
 @asynccontextmanager
 async def prepared(
-    consumer: Context, proposal: LlmCallConfig, signal: Signal | None, report: Report
+    consumer: Context, proposal: LlmCallConfig, signal: Signal | None, conversations: Conversations, report: Report
 ) -> AsyncIterator[Call]:
     """See `Llm.prepare_call`."""
-    with consumer.leased(f"model call of {consumer.owner.path}") as view:
-        overlaid = overlay(proposal, consumer.layers(LLM))
-        config, defaults = overlaid.config, frozenset[str]()
-        route = None if config.provider is None else view.registry(ROUTES).get(config.provider)
-        model: ResolvedModel | None = None
-        if route is not None and config.provider is not None and config.model is not None:
-            model = await resolve(route.adapter, config.provider, config.model, signal)
-            if model is not None:
-                config, defaults, overlaid = complete(overlaid, model)
-        call = Call(view, config, route, model, defaults, overlaid.intercepted, report)
+    overlaid = overlay(proposal, consumer.layers(LLM), consumer.owner.path)
+    config = overlaid.config
+    provider, model = config.provider, config.model
+    if provider is None or model is None:
+        lacks = " and ".join(name for name in ("provider", "model") if getattr(config, name) is None)
+        message = f"a model call needs a provider and a model, and this one has no {lacks}"
+        raise LlmError(message, FailureCode.INVALID_CALL_CONFIG)
+    if signal is not None and signal.aborted:
+        raise LlmError(aborted(signal.cause))
+    with consumer.leased(f"model call {provider}/{model}") as view:
+        route = view.registry(ROUTES).get(provider)
+        known: ResolvedModel | None = None
+        defaults = frozenset[str]()
+        if route is not None:
+            known = await resolve(route.adapter, provider, model, signal)
+            if known is not None:
+                config, defaults, overlaid = complete(overlaid, known)
+        call = Call(view, config, route, known, defaults, overlaid.intercepted, conversations, report)
         try:
             yield call
         finally:

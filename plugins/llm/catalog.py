@@ -1,8 +1,8 @@
-"""What there is: live routes, those that configuration could activate, their models, and drafts of new ones."""
+"""What there is: live routes, those that configuration could activate, and the models of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -12,16 +12,18 @@ from dshd.capabilities.llm import (
     CONFIGURABLE_PROVIDERS,
     ROUTES,
     DirectoryEntry,
-    DiscoveredModel,
     FailureCode,
     LlmError,
-    ModelDiscoveryRequest,
     ModelInfo,
     ProviderInfo,
+    Route,
 )
-from dshd.capabilities.llm.service import Discoverer
 
 from .faults import answer
+from .handover import Report
+
+PATIENCE = 30.0
+"""Seconds after which a catalog is left out, so that one that hangs does not hide the others."""
 
 
 def directory(view: Context) -> list[DirectoryEntry]:
@@ -37,61 +39,49 @@ def directory(view: Context) -> list[DirectoryEntry]:
     return live + dormant
 
 
-async def list_models(view: Context, provider: str | None, warn: Callable[..., Any]) -> list[ModelInfo]:
+async def list_models(view: Context, provider: str | None, report: Report) -> list[ModelInfo]:
     """The catalogs of one route or of all, asked side by side, in the order of the routes."""
     routes = dict(view.registry(ROUTES).items())
     if provider is not None and provider not in routes:
-        raise LlmError(f"no route is called {provider!r}; {_there_are(list(routes))}", FailureCode.NO_ADAPTER)
+        there = f"there are {', '.join(routes)}" if routes else "there is none at all"
+        raise LlmError(f"no route is called {provider!r}; {there}", FailureCode.NO_ADAPTER)
     asked = list(routes) if provider is None else [provider]
     found: dict[str, list[ModelInfo]] = {}
 
     async def ask(name: str) -> None:
-        what = f"the catalog of route {name!r}"
-        try:
-            listed = await answer(what, lambda: routes[name].adapter.list_models(name))
-            found[name] = _checked(listed, ModelInfo, what)
-        except LlmError as exc:
-            warn("a catalog cannot be read", route=name, error=str(exc))
+        found[name] = await _catalog(name, routes[name], report)
 
     async with anyio.create_task_group() as tasks:
         for name in asked:
             tasks.start_soon(ask, name)
-    return [model for name in asked for model in found.get(name, ()) if model.provider == name]
+    return [model for name in asked for model in found[name]]
 
 
-async def discover_models(view: Context, request: ModelDiscoveryRequest) -> list[DiscoveredModel]:
-    """The models of a draft, by whoever can tell."""
-    what = f"asking {request.base_url or 'route ' + repr(request.provider)} for its models"
-    discover = _discoverer(view, request)
-    found = await answer(what, lambda: discover(request), request.signal)
-    return _checked(found, DiscoveredModel, what)
+async def _catalog(name: str, route: Route, report: Report) -> list[ModelInfo]:
+    what = f"the catalog of route {name!r}"
+
+    async def listed() -> list[ModelInfo]:
+        return checked(await route.adapter.list_models(name), ModelInfo, what, provider=name)
+
+    try:
+        with anyio.fail_after(PATIENCE):
+            return await answer(what, listed)
+    except (LlmError, TimeoutError) as exc:
+        report("a catalog cannot be read", route=name, error=str(exc) or f"it took more than {PATIENCE:g} s")
+        return []
 
 
-def _discoverer(view: Context, request: ModelDiscoveryRequest) -> Discoverer:
-    """The adapter of the live route, else whoever offers that route, else whoever speaks the protocol."""
-    routes = dict(view.registry(ROUTES).items())
-    if request.provider in routes:
-        return routes[request.provider].adapter.discover_models
-    if request.base_url is None:
-        draft = "without a live route" if request.provider is None else f"of {request.provider!r}, which is not live,"
-        raise LlmError(f"a draft {draft} needs a base_url to ask", FailureCode.NO_DISCOVERY)
-    offers = dict(view.registry(CONFIGURABLE_PROVIDERS).items())
-    offer = offers.get(request.provider or "")
-    if offer is not None and offer.discover is not None:
-        return offer.discover
-    for other in offers.values():
-        if other.discover is not None and request.api is not None and request.api in other.apis:
-            return other.discover
-    known = sorted({api for other in offers.values() for api in other.apis})
-    hint = f"apis that somebody can: {', '.join(known)}" if known else "no adapter here offers to"
-    raise LlmError(f"nobody can interrogate a draft of api {request.api!r}; {hint}", FailureCode.NO_DISCOVERY)
-
-
-def _checked(found: object, kind: type[Any], what: str) -> list[Any]:
-    if isinstance(found, Sequence) and all(isinstance(each, kind) for each in found):
-        return list(found)
-    raise LlmError(f"{what} gave something that is no list of {kind.__name__}", FailureCode.PROVIDER)
-
-
-def _there_are(names: list[str]) -> str:
-    return f"there are {', '.join(names)}" if names else "there are none"
+def checked(found: object, kind: type[Any], what: str, **members: object) -> list[Any]:
+    """What an adapter listed. Raises `LlmError` if that is no list of `kind`, each with an id and these members."""
+    if not isinstance(found, Sequence) or isinstance(found, (str, bytes)):
+        raise LlmError(f"{what} is {type(found).__name__}, which is no list", FailureCode.PROVIDER)
+    for each in found:
+        if not isinstance(each, kind):
+            raise LlmError(f"{what} lists {type(each).__name__}, which is no {kind.__name__}", FailureCode.PROVIDER)
+        if not isinstance(each.id, str) or not each.id:
+            raise LlmError(f"{what} lists a model with the id {each.id!r}", FailureCode.PROVIDER)
+        for member, value in members.items():
+            if getattr(each, member) != value:
+                was = getattr(each, member)
+                raise LlmError(f"{what} lists {each.id!r} with the {member} {was!r}", FailureCode.PROVIDER)
+    return list(found)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import weakref
+from weakref import WeakSet
 
 from dshd.capabilities.llm import GenerateOptions
 
 
 class Conversations:
-    """A set of requests. Two requests are never equal, so this is about the very object."""
+    """A face over the set of marked requests, which outlives it. Two requests are never equal."""
 
-    def __init__(self) -> None:
-        self._marked: weakref.WeakSet[GenerateOptions] = weakref.WeakSet()
+    __slots__ = ("_marked",)
+
+    def __init__(self, marked: WeakSet[GenerateOptions]) -> None:
+        self._marked = marked
 
     def add(self, request: GenerateOptions) -> None:
         self._marked.add(request)
 
+    def pass_on(self, request: GenerateOptions, copy: GenerateOptions) -> None:
+        """`copy` stands for `request` from here on."""
+        if copy is not request and request in self._marked:
+            self._marked.add(copy)
+
     def __contains__(self, request: GenerateOptions) -> bool:
         return request in self._marked
-
-    def __len__(self) -> int:
-        return len(self._marked)

@@ -44,12 +44,17 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 def words_of(error: BaseException) -> str:
     """What an exception says, on one line, whatever its own code does when it is asked."""
-    if isinstance(error, anyio.get_cancelled_exc_class()):
+    if is_cancellation(error):
         return "it was cancelled by something it used"
     try:
         return errors.describe(error)
     except Exception:
         return type(error).__name__
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether this is how a task learns that it is cancelled."""
+    return isinstance(error, anyio.get_cancelled_exc_class())
 
 
 def is_expected(error: BaseException) -> bool:

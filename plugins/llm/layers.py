@@ -4,31 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from dshd import Config
 from dshd.capabilities.llm import FailureCode, LlmCallConfig, LlmError
+from dshd.capabilities.llm.request import LARGEST_SAFE
+
+
+def _no_truth(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("true and false are no numbers")
+    return value
+
 
 Name = Annotated[str, Field(min_length=1)]
+Number = Annotated[float, BeforeValidator(_no_truth), Field(allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_no_truth), Field(gt=0, le=LARGEST_SAFE)]
 
 
 class Layer(Config):
-    """What a layer over `llm` may say."""
+    """What a layer over `llm` may say. What is null says nothing."""
 
     route: Name | None = None
-    """The route to take."""
+    """the name of a route"""
     model: Name | None = None
-    """The model to ask."""
+    """the name of a model"""
     effort: Name | None = None
-    """The reasoning effort."""
-    temperature: float | None = Field(default=None, allow_inf_nan=False)
-    """The sampling temperature."""
-    max_tokens: int | None = Field(default=None, gt=0)
-    """The largest answer; of several, and of what is asked for, the smallest holds."""
+    """the name of a reasoning effort"""
+    temperature: Number | None = None
+    """a number"""
+    max_tokens: Count | None = None
+    """a whole number above 0"""
     stop: tuple[Name, ...] | None = None
-    """Strings at which generation stops."""
+    """a list of texts"""
 
 
 FIELDS = {"route": "provider", "effort": "reasoning_effort"}
@@ -43,36 +54,52 @@ class Overlaid:
     intercepted: Mapping[str, Any]
 
 
-def problem(layer: Mapping[str, Any]) -> tuple[str, str] | None:
-    """What is wrong with a layer: the field, and why. `None` if nothing is."""
+def problems(layer: Mapping[str, Any]) -> dict[str, str]:
+    """What is wrong with a layer: a sentence for each of its keys that is not right."""
     try:
         Layer.model_validate(dict(layer))
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        if first["type"] == "extra_forbidden":
-            return name, f"no such field; there are {', '.join(Layer.model_fields)}"
-        return name, str(first["msg"])[:1].lower() + str(first["msg"])[1:]
-    return None
+        wrong = [str(error["loc"][0]) for error in exc.errors(include_url=False, include_input=False)]
+        return {key: _wrong(key) for key in wrong}
+    return {}
 
 
-def overlay(proposal: LlmCallConfig, layers: Sequence[Mapping[str, Any]]) -> Overlaid:
-    """Lay `layers` over a proposal, the innermost last. Raises `LlmError` for a layer that is none."""
+def _wrong(key: str) -> str:
+    known = list(Layer.model_fields)
+    if key in known:
+        return f"expected {Layer.model_fields[key].description}"
+    near = get_close_matches(key, known, n=1)
+    return f"a model call has no such setting; {f'did you mean {near[0]!r}?' if near else f'it has {_listed(known)}'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def overlay(proposal: LlmCallConfig, layers: Sequence[Mapping[str, Any]], row: str) -> Overlaid:
+    """Lay `layers` over a proposal of `row`, the innermost last; of caps the smallest holds.
+
+    Raises `LlmError` with `INVALID_CALL_CONFIG` for a layer that is none.
+    """
     changes: dict[str, Any] = {}
     for layer in layers:
-        wrong = problem(layer)
-        if wrong is not None:
-            message = f"intercept.llm.{wrong[0]}: {wrong[1]}"
-            raise LlmError(message, FailureCode.INVALID_CALL_CONFIG)
+        wrong = problems(layer)
+        if wrong:
+            said = "; ".join(f"intercept.llm.{key}: {why}" for key, why in wrong.items())
+            raise LlmError(f"what is laid over model calls of row {row!r} is wrong: {said}", _CODE)
         parsed = Layer.model_validate(dict(layer))
-        for name in parsed.model_fields_set:
+        for name in Layer.model_fields:
             value = getattr(parsed, name)
-            field = FIELDS.get(name, name)
             if value is None:
                 continue
+            field = FIELDS.get(name, name)
             if name == "max_tokens":
                 known = changes.get(field, proposal.max_tokens)
                 value = value if known is None else min(value, known)
             changes[field] = value
-    proposed = {name: getattr(proposal, name) for name, value in changes.items() if getattr(proposal, name) != value}
-    return Overlaid(replace(proposal, **changes), proposed)
+    config = replace(proposal, **changes)
+    proposed = {name: getattr(proposal, name) for name in changes}
+    return Overlaid(config, {name: value for name, value in proposed.items() if value != getattr(config, name)})
+
+
+_CODE = FailureCode.INVALID_CALL_CONFIG

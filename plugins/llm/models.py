@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from dshd import Signal
-from dshd.capabilities.llm import FailureCode, LlmAdapter, LlmCallConfig, LlmError, ModelReasoning, ResolvedModel
+from dshd.capabilities.llm import (
+    FailureCode,
+    LlmAdapter,
+    LlmCallConfig,
+    LlmError,
+    ModelContext,
+    ModelReasoning,
+    ReasoningEffort,
+    ResolvedModel,
+)
 
 from .faults import answer
 from .layers import Overlaid
@@ -26,23 +35,22 @@ async def resolve(adapter: LlmAdapter, provider: str, model: str, signal: Signal
 
 
 def _wrong(found: object, provider: str, model: str) -> str | None:
-    """Why an answer cannot be right."""
+    """Why an answer cannot be right. (What is out of range was refused when it was made.)"""
     if not isinstance(found, ResolvedModel):
         return f"{type(found).__name__}, which is no ResolvedModel"
     if (found.provider, found.id) != (provider, model):
         return f"it is model {found.id!r} of {found.provider!r}"
-    window = None if found.context is None else found.context.context_window
-    counts: dict[str, object] = {"context_window": window, "default_max_tokens": found.default_max_tokens}
-    for name, count in counts.items():
-        if count is not None and not (type(count) is int and count > 0):
-            return f"its {name} is {count!r}"
-    if found.reasoning is not None:
-        ids: list[object] = [effort.id for effort in found.reasoning.efforts]
-        default = found.reasoning.default_effort
-        if len(set(ids)) != len(ids) or not all(isinstance(each, str) and each for each in ids):
-            return f"its efforts are {_listed(ids)}"
-        if default is not None and default not in ids:
-            return f"its default effort is {default!r}, which is not among {_listed(ids)}"
+    parts: dict[str, tuple[object, type]] = {
+        "context": (found.context, ModelContext),
+        "reasoning": (found.reasoning, ModelReasoning),
+    }
+    for name, (part, kind) in parts.items():
+        if part is not None and not isinstance(part, kind):
+            return f"its {name} is {part!r}"
+    efforts: Sequence[object] = () if found.reasoning is None else found.reasoning.efforts
+    ids: list[object] = [each.id if isinstance(each, ReasoningEffort) else None for each in efforts]
+    if not all(isinstance(id, str) and id for id in ids):
+        return f"its efforts are {_listed(efforts)}"
     return None
 
 

@@ -1,13 +1,12 @@
-"""The chunks of one call: as an adapter gives them, made to obey the protocol, and as the consumer reads them."""
+"""The two kinds of chunks in a call: those an adapter gives, made to obey the protocol, and those of a listener."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import anyio
+from anyio.abc import TaskGroup
 
-from dshd import Signal, is_fault
+from dshd import Signal, errors
 from dshd.capabilities.llm import (
     Aborted,
     Failed,
@@ -16,173 +15,106 @@ from dshd.capabilities.llm import (
     GenerateOptions,
     LlmAdapter,
     LlmFailure,
-    StreamChunk,
 )
 from dshd.capabilities.llm.stream import check_chunk
-from dshd.capabilities.values import MalformedValueError
 
-from .faults import aborted, failure_of, is_expected
-
-CLOSING = 5.0
-"""Seconds a stream may take to give back what it holds."""
-
-Report = Callable[..., object]
+from .faults import failure_of, is_cancellation, is_expected
+from .handover import Driven, Handover, Report, iterator_of
 
 
-class AdapterStream:
-    """What an adapter answers to one request, ended by exactly one `Finish` whatever its code does.
+class AdapterStream(Driven):
+    """What an adapter answers to one request: it ends with exactly one `Finish`, whatever the adapter's code does.
 
-    A signal cancels the wait for a chunk at once. Each wait has a cancel scope of its own, so that the consumer may use
-    scopes around it as it likes.
+    A signal that says stop cancels the adapter at once.
     """
 
-    def __init__(self, adapter: LlmAdapter, request: GenerateOptions, report: Report) -> None:
+    def __init__(self, tasks: TaskGroup, adapter: LlmAdapter, request: GenerateOptions, report: Report) -> None:
+        super().__init__(tasks, request.signal, report, f"the adapter of route {request.provider!r}")
         self._adapter = adapter
         self._request = request
-        self._report = report
-        self._chunks: AsyncIterator[StreamChunk] | None = None
-        self._scope: anyio.CancelScope | None = None
-        self._over = False
-        self._forget: Callable[[], None] = lambda: None
+        self._complete = False
+        """Whether the adapter has given its finish."""
 
-    def __aiter__(self) -> AdapterStream:
-        return self
+    def interrupt(self, _cause: object) -> None:
+        """The signal says stop."""
+        self.stop()
+        self._wake()
 
-    async def __anext__(self) -> StreamChunk:
-        if self._over:
-            raise StopAsyncIteration
-        signal = self._request.signal
-        try:
-            if signal is None:
-                chunk = await self._next()
-            elif signal.aborted:
-                return self._end(Aborted(aborted(signal.cause)))
-            else:
-                if self._chunks is None:
-                    self._forget = signal.follow(self._interrupt)
-                with anyio.CancelScope() as scope:
-                    self._scope = scope
-                    try:
-                        chunk = await self._next()
-                    finally:
-                        self._scope = None
-                if scope.cancelled_caught:
-                    return self._end(Aborted(aborted(signal.cause)))
-        except StopAsyncIteration:
-            return self._end(Failed(_truncated(self._request)))
-        except BaseException as exc:
-            if not is_fault(exc):
-                raise
-            if signal is not None and signal.aborted:
-                return self._end(Aborted(aborted(signal.cause)))
-            return self._failed(exc)
-        try:
-            check_chunk(chunk, f"the adapter of route {self._request.provider!r}")
-        except MalformedValueError as exc:
-            return self._failed(exc)
+    def _open(self) -> object:
+        return self._adapter.stream(self._request)
+
+    def _take(self, chunk: Any) -> bool:
+        if self._complete:
+            self._report("an adapter goes on after its finish", stream=self._what, chunk=type(chunk).__name__)
+            return True
+        check_chunk(chunk, self._what)
+        self._put(chunk)
         if type(chunk) is Finish:
-            self._over = True
-        return chunk
+            self._complete = True
+            self._end()
+        return False
 
-    async def _next(self) -> StreamChunk:
-        if self._chunks is None:
-            chunks: Any = self._adapter.stream(self._request)
-            if not hasattr(chunks, "__anext__"):
-                if hasattr(chunks, "close"):
-                    chunks.close()  # a coroutine that would complain of never being awaited
-                raise TypeError(f"stream() gave {type(chunks).__name__}, which is no asynchronous iterator of chunks")
-            self._chunks = chunks
-        return await self._chunks.__anext__()
+    def _exhausted(self) -> None:
+        if not self._complete:
+            message = f"{self._what} ended its answer without saying why"
+            self._put(Finish(Failed(LlmFailure(message=message, code=FailureCode.TRUNCATED))))
 
-    def _failed(self, error: BaseException) -> Finish:
-        if not is_expected(error):
-            self._report("an adapter failed", route=self._request.provider, exc_info=error)
-        failure = failure_of(error)
-        return self._end(Aborted(failure) if failure.code == FailureCode.ABORTED else Failed(failure))
-
-    def _end(self, reason: Aborted | Failed) -> Finish:
-        self._over = True
-        return Finish(reason)
-
-    def _interrupt(self, _cause: object) -> None:
-        if self._scope is not None:
-            self._scope.cancel()
-
-    async def aclose(self) -> None:
-        """Give back what the adapter holds. Never raises what the adapter raises."""
-        self._over = True
-        self._forget()
-        chunks, self._chunks = self._chunks, None
-        await close(chunks, self._report, f"the stream of route {self._request.provider!r}")
+    def _failed(self, error: BaseException) -> None:
+        if self._complete or not is_expected(error):
+            self._report("an adapter failed", stream=self._what, finished=self._complete, exc_info=error)
+        self._put(Finish(finish_of(failure_of(error))))
 
 
-class CallStream:
-    """The chunks of a call as its consumer reads them: those of the adapter, or of whoever stands before it.
+class ListenerStream(Driven):
+    """What a listener of `llm/stream` made of the chunks, or gave in their place. What it raises reaches the reader."""
 
-    While an adapter serves it, the adapter's stream minds the signal and what listeners made of its chunks goes
-    through. Where a listener serves chunks of its own, the wait for them is cancelled here.
-    """
+    def __init__(self, tasks: TaskGroup, chunks: object, signal: Signal | None, report: Report) -> None:
+        """Raises `TypeError` for what is no iterator of chunks."""
+        super().__init__(tasks, signal, report, "a listener of 'llm/stream'")
+        try:
+            self._iterator = iterator_of(chunks)
+        except TypeError as exc:
+            raise TypeError(f"{self._what} gave no chunks: {exc}") from None
 
-    def __init__(
-        self, chunks: AsyncIterator[StreamChunk], signal: Signal | None, adapters: list[AdapterStream]
-    ) -> None:
-        self._chunks = chunks
-        self._signal = signal
-        self._adapters = adapters
-        self._scope: anyio.CancelScope | None = None
-        self._over = False
-        self._forget = signal.follow(self._interrupt) if signal is not None else lambda: None
+    def interrupt(self, _cause: object) -> None:
+        """The signal says stop: the reader is told at once; the listener, whose adapter is, may come to its end."""
+        if self._finished:
+            self._cut_off()
+        self._wake()
 
-    def __aiter__(self) -> CallStream:
-        return self
+    def lose(self) -> None:
+        """Nobody reads any more: report what the reader has not been told."""
+        error, self._error = self._error, None
+        if error is not None:
+            self._report("a listener failed after the last chunk was read", stream=self._what, exc_info=error)
 
-    async def __anext__(self) -> StreamChunk:
-        if self._over:
-            raise StopAsyncIteration
-        signal = self._signal
-        if signal is None or self._adapters:
-            chunk = await self._chunks.__anext__()
+    def _open(self) -> object:
+        return self._iterator
+
+    def _take(self, chunk: Any) -> bool:
+        check_chunk(chunk, self._what)
+        self._put(chunk)
+        return False
+
+    def _exhausted(self) -> None:
+        pass
+
+    def _failed(self, error: BaseException) -> None:
+        if is_cancellation(error):
+            self._error = errors.StrayCancellationError("llm/stream", f"{self._what} was cancelled by what it used")
+        elif isinstance(error, errors.EXITS):
+            self._error = errors.PluginExitError("llm/stream", f"{self._what} asked the process to end: {error!r}")
         else:
-            cancelled = signal.aborted
-            if not cancelled:
-                with anyio.CancelScope() as scope:
-                    self._scope = scope
-                    try:
-                        chunk = await self._chunks.__anext__()
-                    finally:
-                        self._scope = None
-                cancelled = scope.cancelled_caught
-            if cancelled:
-                self._over = True
-                return Finish(Aborted(aborted(signal.cause)))
-        if type(chunk) is Finish:
-            self._over = True
-        return chunk
-
-    def _interrupt(self, _cause: object) -> None:
-        if self._scope is not None:
-            self._scope.cancel()
-
-    def detach(self) -> None:
-        self._over = True
-        self._forget()
+            self._error = error
+        if self._stopped:
+            self.lose()
 
 
-async def close(chunks: Any, report: Report, what: str) -> None:
-    """Close an iterator of chunks, also while the task is being cancelled; what that raises is reported."""
-    if chunks is None or not hasattr(chunks, "aclose"):
-        return
-    with anyio.move_on_after(CLOSING, shield=True) as limit:
-        try:
-            await chunks.aclose()
-        except BaseException as exc:
-            if not is_fault(exc):
-                raise
-            report("a stream did not close well", stream=what, exc_info=exc)
-    if limit.cancelled_caught:
-        report("a stream did not close in time", stream=what, seconds=CLOSING)
+def finish_of(failure: LlmFailure) -> Aborted | Failed:
+    """The reason of a finish that reports `failure`."""
+    return Aborted(failure) if failure.code == FailureCode.ABORTED else Failed(failure)
 
 
-def _truncated(request: GenerateOptions) -> LlmFailure:
-    message = f"the answer of route {request.provider!r} ended without saying why"
-    return LlmFailure(message=message, code=FailureCode.TRUNCATED)
+def over(reason: Aborted | Failed) -> Handover:
+    """A stream that is over before it began."""
+    return Handover(ready=(Finish(reason),))

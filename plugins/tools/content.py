@@ -7,8 +7,11 @@ import json
 
 from pydantic_core import to_jsonable_python
 
+from dshd import Context
 from dshd.capabilities.tools import ToolFailure, ToolOutcome, ToolSuccess
 from dshd.capabilities.values import (
+    BLOCK_KINDS,
+    SOURCE_KINDS,
     ContentBlock,
     Extension,
     ReasoningBlock,
@@ -56,16 +59,24 @@ def _content(value: object) -> tuple[ContentBlock, ...]:
         ) from exc
 
 
-def checked(outcome: object) -> ToolOutcome:
-    """`outcome`, if it is one in all its parts. Raises `UnreadableResultError`."""
+def checked(outcome: object, view: Context) -> ToolOutcome:
+    """`outcome`, if it is one in all its parts, so that it can be logged. Raises `UnreadableResultError`."""
     if not isinstance(outcome, (ToolSuccess, ToolFailure)):
         raise UnreadableResultError(f"gave {type(outcome).__name__} in place of an outcome")
+    if isinstance(outcome, ToolFailure):
+        fine = all(isinstance(text, str) for text in (outcome.message, outcome.code)) and bool(outcome.code)
+    else:
+        fine = isinstance(outcome.concludes_turn, bool)
+    if not fine:
+        raise UnreadableResultError(f"gave a {type(outcome).__name__} with a member of another type than declared")
+    blocks, sources = view.registry(BLOCK_KINDS), view.registry(SOURCE_KINDS)
     try:
         for block in outcome.content:
-            check_block(block, "the content of a result")
+            check_block(block, "the content of a result", blocks)
+        for message in outcome.contexts:
+            if not isinstance(message, UserMessage):
+                raise UnreadableResultError(f"gave {type(message).__name__} as a context, which is a UserMessage")
+            message.check("a context of a result", blocks, sources)
     except ValueError as exc:
         raise UnreadableResultError(str(exc)) from None
-    for message in outcome.contexts:
-        if not isinstance(message, UserMessage):
-            raise UnreadableResultError(f"gave {type(message).__name__} as a context, which is a UserMessage")
     return outcome

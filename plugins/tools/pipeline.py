@@ -97,7 +97,7 @@ class _Run:
         definition = find(self._view, self.call.name)
         if definition is None:
             return unknown(self._view, self.call.name)
-        refusal = self._misfit(definition) or await self._refusal()
+        refusal = self._misfit(definition) or await self._refusal() or self._withdrawn(definition)
         if refusal is not None:
             return refusal
         return await self._finished(definition, await self._executed(definition))
@@ -107,7 +107,11 @@ class _Run:
         try:
             arguments = parsed(self.call.raw_arguments, definition.parameters)
             self.call = replace(self.call, arguments=arguments)
-            (definition.check or schema_check(definition))(arguments)
+            answer: object = (definition.check or schema_check(definition))(arguments)
+            if inspect.isawaitable(answer):
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                raise TypeError(f"the check of tool {definition.name!r} is async, so nobody heard what it says")
         except InvalidArgumentsError as exc:
             return failure(ToolCode.INVALID_ARGUMENTS, str(exc), exc)
         except BaseException as exc:
@@ -136,6 +140,17 @@ class _Run:
             report(view, self.call.name, "a plugin that decides about calls failed, so the call is denied", exc)
             return failure(ToolCode.DENIED, "the call was denied, for it could not be checked", exc)
 
+    def _withdrawn(self, definition: ToolDefinition) -> ToolFailure | None:
+        """Why a tool that was found may not run any more: others were awaited meanwhile, and its owner or a restriction
+        has taken it away."""
+        now = find(self._view, definition.name)
+        if now is definition:
+            return None
+        if now is None:
+            return unknown(self._view, definition.name)
+        message = f"tool {definition.name} was replaced before it ran; call it again"
+        return failure(ToolCode.ABORTED_BEFORE_DISPATCH, message)
+
     # -- around
 
     async def _executed(self, definition: ToolDefinition) -> ToolOutcome:
@@ -143,7 +158,7 @@ class _Run:
         view, signal, grace = self._view, self.call.signal, self._grace
 
         async def inner(call: ToolCall) -> ToolOutcome:
-            return await body.run(view, definition, call, grace)
+            return self._withdrawn(definition) or await body.run(view, definition, call, grace)
 
         self._dispatched = True
         try:
@@ -152,7 +167,8 @@ class _Run:
                     signal,
                     lambda: view.waterfall(TOOL_EXECUTE, self.call, inner),
                     grace if definition.cooperative else 0,
-                )
+                ),
+                view,
             )
         except BaseException as exc:
             if not is_fault(exc):
@@ -178,7 +194,7 @@ class _Run:
             if definition.finalize_content is not None:
                 content: Any = definition.finalize_content(self.call, outcome)
                 outcome = replace(outcome, content=_sequence(content))
-            return checked(outcome)
+            return checked(outcome, self._view)
         except BaseException as exc:
             if not is_fault(exc):
                 raise

@@ -36,9 +36,14 @@ def schema_check(definition: ToolDefinition) -> Check:
             text = "some text has half a character (a lone surrogate) in it"
             raise InvalidArgumentsError([Problem((), text)], schema) from None
         if found:
-            raise InvalidArgumentsError([Problem(tuple(e.instance_path), e.message) for e in found], schema)
+            raise InvalidArgumentsError([_problem(each) for each in found], schema)
 
     return check
+
+
+def _problem(error: jsonschema_rs.ValidationError) -> Problem:
+    path = tuple(error.instance_path)
+    return Problem(path, error.message.removeprefix("the value ") if path else error.message)
 
 
 def _refuse(uri: str) -> NoReturn:

@@ -39,7 +39,9 @@ class Toolbox:
 
     def register(self, definition: ToolDefinition) -> Effect:
         if not isinstance(definition, ToolDefinition):
-            raise errors.PluginDefinitionError(f"{definition!r} is no tool; decorate an `async def` with @tool")
+            raise errors.PluginDefinitionError(
+                f"{getattr(definition, '__name__', definition)!r} is no tool; decorate an `async def` with @tool"
+            )
         # A copy: so a scope's tool is not taken for the one it inherits, if both were registered as one definition.
         own = replace(definition, check=definition.check or schema_check(definition))
         return self.consumer.registry(TOOL_DEFINITIONS).add(own.name, own)
@@ -66,7 +68,10 @@ class Toolbox:
         view = self.consumer
         if call.scope is not None and view.scope is None:
             view = view.scoped(call.scope)
-        definition = find(view, call.name)
+        try:
+            definition = find(view, call.name)
+        except errors.LeaseEndedError:
+            return "exclusive"
         if definition is None:
             return "exclusive"
         if not callable(definition.mode):

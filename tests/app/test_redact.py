@@ -13,6 +13,8 @@ from dshd.app.redact import redacted, redacted_line
         ("  api_key: sk-12 34", "  api_key: ***"),
         ("  api_key: ${credential:X}", "  api_key: ${credential:X}"),
         ('  api_key: "${credential:X}"', '  api_key: "${credential:X}"'),
+        ("  key: ${credential:X}", "  key: ${credential:X}"),
+        ("{key: ${credential:X}, token: abc}", "{key: ${credential:X}, token: ***}"),
         ("{api_key: abc, x: 1}", "{api_key: ***, x: 1}"),
         ("  'Authorization': Bearer abc", "  'Authorization': ***"),
         ("  tokens: {ci: {secret: abc, scopes: [a]}}", "  tokens: {ci: {secret: ***, scopes: [a]}}"),

@@ -168,6 +168,7 @@ LYING: list[tuple[str, Any]] = [
     ("assistant/message", AssistantMessage(1, 1, answered().message, interrupted=1)),  # type: ignore[arg-type]
     ("assistant/message", AssistantMessage(-1, 1, answered().message)),
     ("tool/result", ToolResult(1, 1, user_message("no result"))),
+    ("tool/result", ToolResult(1, 1, Message(MessageId("r"), "assistant", result().message.content, ToolSource("x")))),
     ("tool/result", ToolResult(1, 1, result().message, "failed")),  # type: ignore[arg-type]
     ("tool/result", ToolResult(1, 1, result().message, ToolError("x", 5))),  # type: ignore[arg-type]
     ("tool/result", ToolResult(1, 1, result().message, None, [1])),  # type: ignore[arg-type]

@@ -155,6 +155,10 @@ def test_json_of_another_shape_is_malformed(data: Any) -> None:
         chunk_from_json(data)
 
 
+class LookAlike(Stop):
+    """Equal to no reason that is read from a log."""
+
+
 BAD: list[Any] = [
     None,
     {"type": "text-delta", "index": 0, "text": "a"},
@@ -174,6 +178,12 @@ BAD: list[Any] = [
     Finish(Stop(), {"response": 1}),  # type: ignore[arg-type]
     Finish(Extension("stop", {})),
     Finish(Extension("error", {"failure": "x"})),
+    Finish(Failed(None)),  # type: ignore[arg-type]
+    Finish(Aborted("the user")),  # type: ignore[arg-type]
+    Finish(LookAlike()),
+    type("OwnDelta", (TextDelta,), {})(0, "a"),
+    type("OwnFinish", (Finish,), {})(Stop()),
+    UsageReport(type("OwnUsage", (TokenUsage,), {})()),
 ]
 
 

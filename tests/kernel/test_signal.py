@@ -87,6 +87,53 @@ async def test_a_detached_child_no_longer_follows_and_a_long_lived_parent_forget
     assert [each.signal.cause for each in children] == [None, "done", "late"]
 
 
+def test_whoever_follows_is_told_the_cause_once_and_in_order() -> None:
+    aborter = Aborter()
+    told: list[tuple[str, object]] = []
+    for name in ("first", "second"):
+        aborter.signal.follow(lambda cause, name=name: told.append((name, cause)))  # type: ignore[misc]
+    assert told == []
+    aborter.abort("the user")
+    aborter.abort("the clock")
+    assert told == [("first", "the user"), ("second", "the user")]
+    aborter.signal.follow(lambda cause: told.append(("late", cause)))()
+    assert told[2:] == [("late", "the user")]
+
+
+def test_whoever_takes_back_what_follows_is_not_told_and_is_forgotten() -> None:
+    aborter = Aborter()
+    told: list[object] = []
+    forget, still = aborter.signal.follow(told.append), aborter.signal.follow(told.append)
+    forget()
+    forget()
+    assert len(aborter.signal._callbacks) == 1, "the same callable follows twice, and only one was taken back"
+    aborter.signal.follow(lambda cause: last())
+    last = aborter.signal.follow(told.append)
+    aborter.abort("stop")
+    assert told == ["stop"], "one may be taken back by another that is told first"
+    still()
+    assert not aborter.signal._callbacks
+
+
+def test_one_that_fails_when_it_is_told_keeps_nobody_else_from_learning() -> None:
+    aborter = Aborter()
+    child = Aborter(aborter.signal)
+    told: list[object] = []
+
+    def stumble(cause: object) -> None:
+        raise ValueError(f"I stumbled over {cause}")
+
+    aborter.signal.follow(stumble)
+    grandchild = Aborter(child.signal)
+    child.signal.follow(stumble)
+    aborter.signal.follow(told.append)
+    with pytest.raises(ExceptionGroup) as caught:
+        aborter.abort("stop")
+    assert (told, grandchild.signal.cause, aborter.signal.cause) == (["stop"], "stop", "stop")
+    assert len(caught.value.exceptions) == 2
+    assert not aborter.signal._callbacks
+
+
 async def test_a_body_nobody_stops_returns_or_raises_as_it_is() -> None:
     async def answer() -> int:
         await checkpoint()

@@ -136,10 +136,17 @@ async def test_without_the_row_nothing_is_kept() -> None:
     async with running() as root:
         row = root.plugin(sessions)
         await row.settled()
-        service(root).enter(service(root).prepare(A))
+        left = service(root).prepare(A)
+        service(root).enter(left)
+        service(root).announce(left)
+        listener = Listener(root)
         await row.dispose()
         await root.plugin(sessions).settled()
         assert service(root).list() == []
+        service(root).create(A).append(TurnStart(1))
+        with pytest.raises(SessionError, match="was detached"):
+            left.append(TurnStart(1))  # of two logs of one id a store could keep neither
+        assert listener.heard == ["created a with 0", "a 0"]
 
 
 # -- realms

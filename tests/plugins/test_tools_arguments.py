@@ -1,5 +1,6 @@
 """Arguments as models write them: JSON text of any kind, against schemas of any kind."""
 
+import gc
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from dshd.capabilities.tools import InvalidArgumentsError, ToolCode, ToolDefinition, tool
 from dshd.capabilities.values import FrozenDict
@@ -135,9 +137,9 @@ async def test_a_schema_by_hand_checks_arguments_and_tells_where_they_do_not_fit
         succeeded(await service.execute(a_call("by_hand", {"path": "a", "lines": [1]})), '{"path": "a", "lines": [1]}')
         for arguments, words in (
             ({}, ['"path" is a required property']),
-            ({"path": ""}, ["path the value is shorter than 1 character"]),
-            ({"path": "a", "lines": [1, "x"]}, ['lines[1] the value is not of type "integer"']),
-            ({"path": 1, "more": 2}, ['path the value is not of type "string"', "'more' was unexpected"]),
+            ({"path": ""}, ["path is shorter than 1 character"]),
+            ({"path": "a", "lines": [1, "x"]}, ['lines[1] is not of type "integer"']),
+            ({"path": 1, "more": 2}, ['path is not of type "string"', "'more' was unexpected"]),
         ):
             outcome = await service.execute(a_call("by_hand", arguments))
             failed(outcome, ToolCode.INVALID_ARGUMENTS, *words, 'Expected: {"path": string, "lines"?: integer[]}')
@@ -195,7 +197,7 @@ def test_a_reference_within_the_schema_is_followed() -> None:
         )
     )
     check({"tree": {"kids": [{"kids": []}]}})
-    with pytest.raises(InvalidArgumentsError, match=r"tree\.kids\[0\] the value is not of type"):
+    with pytest.raises(InvalidArgumentsError, match=r"tree\.kids\[0\] is not of type"):
         check({"tree": {"kids": [1]}})
 
 
@@ -205,12 +207,31 @@ def test_a_definition_whose_schema_is_none_of_an_object_cannot_be_made(parameter
         by_hand(parameters)
 
 
+def test_a_definition_without_words_for_the_model_cannot_be_made_and_so_breaks_no_prompt() -> None:
+    with pytest.raises(ValueError, match="'by_hand' is text for the model, not None"):
+        replace(by_hand(ANYTHING), description=None)  # type: ignore[arg-type]
+
+
 async def test_a_check_that_is_broken_is_a_fault_of_the_tool() -> None:
     def check(arguments: Any) -> None:
         raise KeyError("oops")
 
     async with running(tools, offering("row", replace(by_hand(ANYTHING), check=check))) as root:
         failed(await tools_of(root).execute(a_call("by_hand")), ToolCode.INTERNAL, "could not be checked")
+
+
+async def test_a_check_that_nobody_awaits_lets_nothing_through() -> None:
+    async def check(arguments: Any) -> None:
+        raise InvalidArgumentsError([])
+
+    definition = replace(by_hand(ANYTHING), check=check)  # type: ignore[arg-type]
+    with capture_logs() as log:
+        async with running(tools, offering("row", definition)) as root:
+            failed(await tools_of(root).execute(a_call("by_hand")), ToolCode.INTERNAL, "could not be checked")
+    assert [str(line["exc_info"]) for line in log] == [
+        "the check of tool 'by_hand' is async, so nobody heard what it says"
+    ]
+    gc.collect()  # a coroutine that was not awaited would warn now
 
 
 async def test_arguments_of_a_typed_tool_arrive_in_plain_types() -> None:

@@ -35,7 +35,7 @@ from dshd.capabilities.tools import (
     ToolSuccess,
     tool,
 )
-from dshd.capabilities.values import Extension, TextBlock, text_of, user_message
+from dshd.capabilities.values import BLOCK_KINDS, Extension, Kind, TextBlock, text_of, user_message
 from dshd.testing.contracts.tools import (
     a_call,
     around,
@@ -154,6 +154,11 @@ def raising(error: BaseException) -> Callable[[], Any]:
         lambda: ToolSuccess(content="text"),  # type: ignore[arg-type]
         lambda: ToolSuccess(content=(TextBlock(5),)),  # type: ignore[arg-type]
         lambda: ToolSuccess(content=(), contexts=("text",)),  # type: ignore[arg-type]
+        lambda: ToolSuccess(content=(), contexts=(user_message([TextBlock(5)]),)),  # type: ignore[arg-type]
+        lambda: ToolSuccess(content=(), concludes_turn="yes"),  # type: ignore[arg-type]
+        lambda: ToolFailure(message="no", code=7),  # type: ignore[arg-type]
+        lambda: ToolFailure(message="no", code=""),
+        lambda: ToolFailure(message=7, code="OWN"),  # type: ignore[arg-type]
     ],
 )
 async def test_what_cannot_be_read_is_told_to_the_author_and_not_to_the_model(value: Any) -> None:
@@ -162,6 +167,28 @@ async def test_what_cannot_be_read_is_told_to_the_author_and_not_to_the_model(va
     assert outcome.message == "tool give ran, but its result cannot be shown"
     assert [(line["tool"], line["of"]) for line in log] == [("give", "row")]
     gc.collect()  # a coroutine that was not awaited would warn now
+
+
+class Picture(BaseModel):
+    url: str
+
+
+async def test_blocks_that_their_registered_kind_refuses_are_found_before_they_are_to_be_logged() -> None:
+    bad, good = Extension("image", {"url": 5}), Extension("image", {"url": "x"})
+    outcomes = {
+        "bad": bad,
+        "bad context": ToolSuccess(content=(), contexts=(user_message([bad]),)),
+        "good": good,
+    }
+    came = {}
+    for name, value in outcomes.items():
+        with capture_logs():
+            async with running(tools, offering("row", returning(value))) as root:
+                root.registry(BLOCK_KINDS).add("image", Kind(model=Picture))
+                came[name] = await tools_of(root).execute(a_call("give"))
+    failed(came["bad"], ToolCode.INTERNAL)
+    failed(came["bad context"], ToolCode.INTERNAL)
+    assert succeeded(came["good"]).content == (good,)
 
 
 async def test_meta_that_is_no_json_is_a_fault_of_the_tool() -> None:

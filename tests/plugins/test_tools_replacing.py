@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from dshd import Config, Context, Fiber, Next, Plugin, RegistryChange, Scope, ServiceKey, picture, plugin
 from dshd.capabilities.tools import (
     PRE_EXECUTE,
+    TOOL_EXECUTE,
     TOOLS,
     TOOLS_CHANGED,
     Allow,
@@ -20,6 +21,7 @@ from dshd.capabilities.tools import (
     PreDecision,
     ToolCall,
     ToolCode,
+    ToolDefinition,
     ToolOutcome,
     tool,
 )
@@ -215,6 +217,49 @@ async def test_a_call_begun_under_a_guard_is_decided_by_it_though_its_row_goes_m
                 await change(root, "remove ponder")
                 answer.set()
             failed(outcomes[0], ToolCode.DENIED, "after long thought")
+
+
+@pytest.mark.parametrize("event", [PRE_EXECUTE, TOOL_EXECUTE])
+@pytest.mark.parametrize("what", ["disposed of", "denied", "denied for all", "replaced", "scope closed"])
+async def test_a_tool_that_is_taken_away_while_others_are_asked_does_not_run(what: str, event: Any) -> None:
+    asked, answer = anyio.Event(), anyio.Event()
+    ran: list[str] = []
+
+    async def ponder(payload: Any, inner: Next[Any]) -> Any:
+        asked.set()
+        await answer.wait()
+        return await inner()
+
+    async def body(call: ToolCall) -> None:
+        ran.append(call.name)
+
+    definition = ToolDefinition(name="late", description="Late.", parameters={"type": "object"}, execute=body)
+    agent = Scope("agent")
+    with anyio.fail_after(10):
+        async with running(tools, around("ponder", lambda ctx: ctx.on(event, ponder))) as root:
+            mine, told = tools_of(root, agent), results(root)
+            effect = tools_of(root).register(definition)
+            mine.restrict(allow=["late"])
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(mine.execute, a_call("late"))
+                await asked.wait()
+                match what:
+                    case "denied":
+                        mine.restrict(deny=["l*"])
+                    case "denied for all":
+                        tools_of(root).restrict(deny=["late"])
+                    case "scope closed":
+                        await agent.close()
+                    case _:
+                        await effect.dispose()
+                        if what == "replaced":
+                            tools_of(root).register(definition)
+                answer.set()
+            assert ran == []
+            code = ToolCode.ABORTED_BEFORE_DISPATCH if what == "replaced" else ToolCode.UNKNOWN_TOOL
+            failed(told[0].outcome, code)
+            assert len(told) == 1
 
 
 async def test_what_is_on_offer_changes_in_one_step_and_is_told_once_a_commit() -> None:

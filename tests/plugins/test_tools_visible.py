@@ -207,6 +207,18 @@ async def test_a_tool_nobody_may_see_is_classified_like_one_that_is_not_there() 
         assert tools_of(root, ada).classify(a_call("free")) == "parallel"
 
 
+async def test_a_call_under_a_lease_that_has_ended_is_exclusive() -> None:
+    @tool(mode="parallel")
+    async def free() -> None:
+        """Free."""
+
+    async with running(tools, offering("row", free)) as root:
+        with root.leased("step") as view:
+            service = tools_of(view)
+            assert service.classify(a_call("free")) == "parallel"
+        assert service.classify(a_call("free")) == "exclusive"
+
+
 async def test_a_classifier_at_fault_makes_a_call_exclusive_and_is_reported() -> None:
     async def asynchronous(arguments: Any) -> str:
         return "parallel"

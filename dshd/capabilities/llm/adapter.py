@@ -45,5 +45,11 @@ class LlmAdapter(ABC):
         return None
 
     async def discover_models(self, request: ModelDiscoveryRequest) -> Sequence[DiscoveredModel]:
-        """The models of a draft. Raises `LlmError` with `NO_DISCOVERY` where this adapter cannot tell."""
+        """The models of a draft. By default, where it edits a route of this adapter, those that its catalog lists.
+
+        An adapter that can ask an endpoint says so here. Raises `LlmError` with `NO_DISCOVERY` where it cannot tell.
+        """
+        listed = () if request.provider is None else await self.list_models(request.provider)
+        if listed:
+            return [DiscoveredModel(id=model.id, name=model.name) for model in listed]
         raise LlmError("this adapter cannot ask an endpoint for its models", FailureCode.NO_DISCOVERY)

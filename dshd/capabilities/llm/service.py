@@ -72,7 +72,11 @@ class AdapterRegistration(Protocol):
 
 
 class ChunkStream(Protocol):
-    """The chunks of one call, an async iterator. They end with exactly one `Finish`, unless middleware served them."""
+    """The chunks of one call, an async iterator. They end with exactly one `Finish`, unless middleware served them.
+
+    Whoever waits for a chunk may give up waiting and ask again: nothing is lost. When the signal of the request says
+    stop, an aborted finish comes at once in place of what had not been read.
+    """
 
     def __aiter__(self) -> AsyncIterator[StreamChunk]: ...
 
@@ -102,7 +106,9 @@ class PreparedCall(Protocol):
     def stream(self, request: GenerateOptions) -> AbstractAsyncContextManager[ChunkStream]:
         """Dispatch `request`, whose config must be exactly this call's.
 
-        Raises `LlmError` with `INVALID_PREPARED_CALL` for another config, a second use, or after the block.
+        Whatever the adapter's code does, and a missing adapter, is a `Finish` with `Failed` or `Aborted`; what a
+        listener raises is raised. When the block ends everything that was opened for the stream is closed. Raises
+        `LlmError` with `INVALID_PREPARED_CALL` for another config, a second use, or after the block of the call.
         """
 
 
@@ -142,10 +148,16 @@ class Llm(Protocol):
         """
 
     async def discover_models(self, request: ModelDiscoveryRequest) -> list[DiscoveredModel]:
-        """The models of a draft. Raises `LlmError`: `NO_DISCOVERY`, `ABORTED`, or what the adapter raises."""
+        """The models of a draft: asked of the adapter of its route, else of who could activate it, else of its api.
+
+        Raises `LlmError`, without the credential: `NO_DISCOVERY`, `ABORTED`, or what the adapter raises.
+        """
 
     async def resolve_model(self, provider: str, model: str, signal: Signal | None = None) -> ResolvedModel | None:
-        """What the serving adapter knows of one exact model; `None` for nothing, also where no adapter is."""
+        """What the serving adapter knows of one exact model; `None` for nothing, also where no adapter is.
+
+        Raises `LlmError`: `ABORTED`, what the adapter raises, and `PROVIDER_ERROR` for an answer that cannot be right.
+        """
 
     # -- calls
 
@@ -156,11 +168,15 @@ class Llm(Protocol):
 
         The consumer's `intercept` layers over `llm` are laid over the proposal (the smaller cap wins), then the adapter
         fills in effort and output cap. Without an adapter the proposal stays as it is, for a listener to serve.
-        Raises `LlmError`: `INVALID_CALL_CONFIG`, `UNSUPPORTED_EFFORT`, `ABORTED`, or what resolution raises.
+        Raises `LlmError`: `INVALID_CALL_CONFIG` for a layer that is none and where provider or model are still
+        missing, `UNSUPPORTED_EFFORT`, `ABORTED`, or what the adapter answers to the question about its model.
         """
 
     def stream(self, request: GenerateOptions) -> AbstractAsyncContextManager[ChunkStream]:
-        """Prepare and dispatch a call in one, with the effective config in place of the request's."""
+        """Prepare and dispatch a call in one, with the effective config in place of the request's.
+
+        What `prepare_call` raises is a terminal finish here.
+        """
 
     # -- whose request it is
 

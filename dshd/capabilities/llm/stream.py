@@ -296,6 +296,8 @@ def chunk_from_json(data: Json, finish_kinds: Collection[str] | None = None) -> 
 
 def check_chunk(chunk: object, what: str) -> None:
     """Raise `MalformedValueError` for what is no chunk or has members of other types than declared."""
+    if type(chunk) not in _CHUNKS:
+        raise MalformedValueError(f"{what}: {type(chunk).__name__} is no chunk")
     match chunk:
         case TextDelta(index, text) | ReasoningDelta(index, text):
             fine = _place(index) and type(text) is str
@@ -306,15 +308,25 @@ def check_chunk(chunk: object, what: str) -> None:
         case BlockEnd(index):
             fine = _place(index)
         case UsageReport(usage):
-            fine = isinstance(usage, TokenUsage)
-        case Finish(Extension(kind), replay):
-            fine = kind not in CORE_REASONS and isinstance(replay, (ReplayEnvelope, type(None)))
+            fine = type(usage) is TokenUsage
         case Finish(reason, replay):
-            fine = isinstance(reason, get_args(FinishReason)) and isinstance(replay, (ReplayEnvelope, type(None)))
+            fine = _is_reason(reason) and type(replay) in (ReplayEnvelope, type(None))
         case _:
-            raise MalformedValueError(f"{what}: {type(chunk).__name__} is no chunk")
+            fine = False
     if not fine:
         raise MalformedValueError(f"{what}: a member of a {type(chunk).__name__} is of another type than declared")
+
+
+_CHUNKS = frozenset(get_args(StreamChunk))
+
+
+def _is_reason(reason: object) -> bool:
+    if isinstance(reason, (Aborted, Failed)):
+        failure: object = reason.failure
+        return type(reason) in (Aborted, Failed) and type(failure) is LlmFailure
+    if isinstance(reason, Extension):
+        return type(reason) is Extension and reason.kind not in CORE_REASONS
+    return type(reason) in (Stop, ToolCalls, MaxTokens)
 
 
 def _named(call: object, name: object) -> bool:

@@ -156,6 +156,8 @@ def _check_result(data: ToolResult, registered: Registered) -> None:
     _check_message(data, data.message, Message, registered)
     if [type(block) for block in data.message.content] != [ToolResultBlock]:
         raise MalformedValueError(f"{data.type}: the message does not consist of one tool-result block")
+    if data.message.role != "user":
+        raise MalformedValueError(f"{data.type}: the message is of the role {data.message.role!r} and not 'user'")
     error, meta = data.error, data.meta
     if error is not None and not (type(error) is ToolError and type(error.name) is str is type(error.code)):
         raise _refused(data)

@@ -37,5 +37,10 @@ def live_sessions(realm: Realm) -> SharedKey[LiveSessions]:
 
 
 async def open_live_sessions(keeper: Context) -> AsyncIterator[LiveSessions]:
-    """What `ctx.shared` opens."""
-    yield LiveSessions(keeper)
+    """What `ctx.shared` opens. Sessions that are still live when it closes are sealed: their ids are free again."""
+    live = LiveSessions(keeper)
+    try:
+        yield live
+    finally:
+        for place in live.places.values():
+            place.session.seal()

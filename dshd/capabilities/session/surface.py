@@ -118,6 +118,8 @@ class ToolResult:
         message = message_from_json(data.get("message"), blocks, sources)
         if len(message.content) != 1 or not isinstance(message.content[0], ToolResultBlock):
             raise MalformedValueError(f"the message of {cls.type} does not consist of one tool-result block")
+        if message.role != "user":
+            raise MalformedValueError(f"the message of {cls.type} is of the role {message.role!r} and not 'user'")
         failed = data.get("error")
         error = None if failed is None else ToolError.from_json(failed)
         return cls(turn, step, message, error, optional(data, "meta", dict, cls.type))

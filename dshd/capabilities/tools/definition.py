@@ -43,8 +43,8 @@ class ToolView:
 class ToolDefinition:
     """A registered tool. Usually made by `@tool` of a typed function; with `parameters` by hand it is a raw one.
 
-    Raises `ValueError` for a name that providers do not take, a schema that is not an object's or not JSON, an unknown
-    mode, and a timeout that is no time.
+    Raises `ValueError` for a name that providers do not take, a description that is no text, a schema that is not an
+    object's or not JSON, an unknown mode, and a timeout that is no time.
     """
 
     name: str
@@ -70,6 +70,9 @@ class ToolDefinition:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"a tool is named with up to 64 letters, digits, _ and -, not {self.name!r}")
+        description: object = self.description
+        if not isinstance(description, str):
+            raise ValueError(f"the description of tool {self.name!r} is text for the model, not {description!r}")
         if self.mode not in get_args(ExecutionMode) and not callable(self.mode):
             raise ValueError(f"the mode of tool {self.name!r} is exclusive, parallel or a function, not {self.mode!r}")
         if self.timeout is not None and not 0 < self.timeout < math.inf:

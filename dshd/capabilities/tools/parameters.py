@@ -123,8 +123,9 @@ def _model(fields: Mapping[str, Any]) -> tuple[type[BaseModel], dict[str, Json]]
 
 
 def _first_line(error: Exception) -> str:
+    """Its first sentence: in the next one pydantic recommends settings that a plugin author cannot reach."""
     lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return lines[0].partition(". ")[0].rstrip(".") if lines else type(error).__name__
 
 
 def _name_of(kind: Any) -> str:
@@ -136,6 +137,8 @@ def _name_of(kind: Any) -> str:
 
 def _resolved(parameter: inspect.Parameter, tool: str, scope: Mapping[str, Any]) -> Any:
     name, annotation = parameter.name, parameter.annotation
+    if annotation is parameter.empty and name == "self":
+        raise PluginDefinitionError(f"tool {tool!r}: a method is no tool; decorate a function in the plugin's body")
     if annotation is parameter.empty:
         raise PluginDefinitionError(f"tool {tool!r}: parameter {name!r} has no annotation; say what type it is of")
     holder = SimpleNamespace(__annotations__={name: annotation})

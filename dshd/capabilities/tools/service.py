@@ -41,7 +41,7 @@ class Tools(Protocol):
     def restrict(self, *, allow: Sequence[str] | None = None, deny: Sequence[str] = ()) -> Effect:
         """Narrow what this scope inherits, by patterns of names; at once, also for calls of a step in progress.
 
-        Without a scope it is for all, and may only deny. Raises `ValueError` for an `allow` there.
+        Without a scope it is for every agent, and may only deny. Raises `ValueError` for an `allow` there.
         """
 
     def guard(self, guard: Callable[[ToolCall], Denial | None]) -> Effect:

@@ -70,7 +70,7 @@ def _defined(
     if name is None:
         raise PluginDefinitionError(f"@tool makes a tool of an `async def`, not of {function!r}")
     if not inspect.iscoroutinefunction(function):
-        raise PluginDefinitionError(f"tool {name!r}: write `async def`, for {function!r} cannot be awaited")
+        raise PluginDefinitionError(f"tool {name!r}: write `async def`; it is no coroutine function")
     told, docs = docstring.read(written(function).__doc__)
     description = told if description is None else description
     if not description.strip():
