@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from .text import verdict
-
 _CODES = {"red": "31", "green": "32", "yellow": "33", "dim": "2", "bold": "1"}
 _STATES = {
     "active": "green", "running": "green", "failed": "red", "pending": "yellow", "loading": "yellow",
@@ -53,7 +51,8 @@ def status_text(status: Mapping[str, Any], paint: Painter) -> str:
         lines.append(paint(f"rolls back unless `dshd confirm` comes by {status['confirm_by']}", "yellow"))
     last = status["last_reload"]
     if last:
-        found = f", {verdict(last['errors'], last['warnings'])}" if last["errors"] or last["warnings"] else ""
+        counts = ((last["errors"], "error"), (last["warnings"], "warning"))
+        found = "".join(f", {count} {word}{'s' * (count != 1)}" for count, word in counts if count)
         lines.append(f"reload   {last['result']} ({last['trigger']}, {last['time']}{found})")
         lines += [f"         {_issue(issue)}" for issue in last["issues"] if issue["severity"] == "error"]
     lines += [paint(f"waits for a restart: {what}", "yellow") for what in status["pending_restart"]]

@@ -195,3 +195,10 @@ def describe(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
         text = lines[0] if lines else ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """What was raised, one by one, when it comes out of task groups; an exception that is no group is its only leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in leaves(part)]
+    return [error]

@@ -58,7 +58,8 @@ class SharedKey(Generic[T]):
     depends_on: tuple[Hashable, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(repr, self.depends_on))})" if self.depends_on else self.name
+        parts = [part for part in map(str, self.depends_on) if part]
+        return f"{self.name}({', '.join(parts)})" if parts else self.name
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Code:
     def __init__(self, resolver: Resolver) -> None:
         self._resolver = resolver
         self._judged: State = {}
+        self._fresh: CodeReload | None = None
         self.watchers = 0
         self.on_switch: Callable[[], None] = lambda: None
         """Called when reloading may have been switched on or off."""
@@ -60,16 +61,19 @@ class Code:
         if not self.reloading:
             return False
         state = self._state(self._resolver.changed())
-        return bool(state) and state != self._judged
+        if not state:  # what was refused was taken back, which has to be said
+            return self._fresh is not None and not self._fresh.committed
+        return state != self._judged
 
     def judge(self) -> Verdict:
         """Look at the code, and import what has changed beside the old if code is reloaded. Blocks."""
         changed = self._resolver.changed()
+        self._fresh = None
         if not self.reloading or not changed:
             self._judged = {}
             return Verdict(changed=changed)
         self._judged = self._state(changed)
-        fresh = self._resolver.refresh()
+        fresh = self._fresh = self._resolver.refresh()
         return Verdict(fresh=fresh, files=[file for files in changed.values() for file in files], changed={})
 
     def stale(self, specs: Mapping[str, Spec], changed: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

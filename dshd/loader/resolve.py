@@ -257,6 +257,7 @@ class CodeReload:
     def __init__(self, snapshot: CodeSnapshot, restore: Callable[[Collection[str]], None]) -> None:
         self._snapshot = snapshot
         self._restore = restore
+        self.committed = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -271,6 +272,7 @@ class CodeReload:
     def commit(self) -> None:
         """Keep the new code. What failed to import, which no row uses, stays as it was and is tried again."""
         if not self._snapshot.over:
+            self.committed = True
             self._snapshot.commit()
             self._restore(frozenset(self._snapshot.failures))
 

@@ -21,6 +21,7 @@ from dshd.capabilities.llm import (
     Route,
     StreamChunk,
 )
+from dshd.capabilities.values import FINISH_KINDS
 
 from .conversations import Conversations
 from .faults import aborted
@@ -98,7 +99,7 @@ class _Dispatch:
             adapter = self._route.adapter
             shown = shown_to(adapter, request, dict(self._view.registry(ROUTES).items()))
             self._conversations.pass_on(request, shown)
-            self._terminal = AdapterStream(self._tasks, adapter, shown, self._report)
+            self._terminal = AdapterStream(self._tasks, adapter, shown, self._view.registry(FINISH_KINDS), self._report)
         return self._terminal
 
     def _interrupt(self, cause: object) -> None:

@@ -27,19 +27,13 @@ def _words(make: Callable[[object], BaseException], cause: object) -> str:
 
 def failure_of(error: BaseException) -> LlmFailure:
     """What an adapter raised, as a failure. An `LlmError` has its own, also out of a task group."""
-    leaves = _leaves(error)
+    leaves = errors.leaves(error)
     for leaf in leaves:
         if isinstance(leaf, LlmError):
             return leaf.failure
         if isinstance(leaf, Aborted):
             return aborted(leaf.cause)
     return LlmFailure(message=words_of(leaves[0] if len(leaves) == 1 else error), code=FailureCode.PROVIDER)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for part in error.exceptions for leaf in _leaves(part)]
-    return [error]
 
 
 def words_of(error: BaseException) -> str:
@@ -59,7 +53,7 @@ def is_cancellation(error: BaseException) -> bool:
 
 def is_expected(error: BaseException) -> bool:
     """Whether an adapter said on purpose what went wrong, so that nobody needs its traceback."""
-    return any(isinstance(leaf, (LlmError, Aborted)) for leaf in _leaves(error))
+    return any(isinstance(leaf, (LlmError, Aborted)) for leaf in errors.leaves(error))
 
 
 async def answer(what: str, ask: Callable[[], Awaitable[T]], signal: Signal | None = None) -> T:

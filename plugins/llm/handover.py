@@ -99,7 +99,6 @@ class Handover:
     def _cut_off(self) -> None:
         """For the reader it is over at once."""
         self._cut = True
-        self._ready.clear()
         self._end()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyio.abc import TaskGroup
 
-from dshd import Signal, errors
+from dshd import Registry, Signal, errors
 from dshd.capabilities.llm import (
     Aborted,
     Failed,
@@ -17,6 +17,7 @@ from dshd.capabilities.llm import (
     LlmFailure,
 )
 from dshd.capabilities.llm.stream import check_chunk
+from dshd.capabilities.values import Extension, Kind
 
 from .faults import failure_of, is_cancellation, is_expected
 from .handover import Driven, Handover, Report, iterator_of
@@ -28,9 +29,12 @@ class AdapterStream(Driven):
     A signal that says stop cancels the adapter at once.
     """
 
-    def __init__(self, tasks: TaskGroup, adapter: LlmAdapter, request: GenerateOptions, report: Report) -> None:
+    def __init__(
+        self, tasks: TaskGroup, adapter: LlmAdapter, request: GenerateOptions, finishes: Registry[Kind], report: Report
+    ) -> None:
         super().__init__(tasks, request.signal, report, f"the adapter of route {request.provider!r}")
         self._adapter = adapter
+        self._finishes = finishes
         self._request = request
         self._complete = False
         """Whether the adapter has given its finish."""
@@ -48,6 +52,10 @@ class AdapterStream(Driven):
             self._report("an adapter goes on after its finish", stream=self._what, chunk=type(chunk).__name__)
             return True
         check_chunk(chunk, self._what)
+        if type(chunk) is Finish and isinstance(chunk.reason, Extension):
+            kind = self._finishes.get(chunk.reason.kind)
+            if kind is not None:
+                kind.check(chunk.reason)  # the log would not take it
         self._put(chunk)
         if type(chunk) is Finish:
             self._complete = True

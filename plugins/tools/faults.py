@@ -42,7 +42,7 @@ def before_dispatch() -> ToolFailure:
 
 def raised(tool: str, error: BaseException) -> ToolFailure | None:
     """The failure for what a body raised on purpose, also out of a task group; `None` if it is a fault."""
-    leaves = _leaves(error)
+    leaves = errors.leaves(error)
     expected = [leaf for leaf in leaves if isinstance(leaf, (ToolError, InvalidArgumentsError, Aborted))]
     if len(expected) < len(leaves):
         return None
@@ -56,7 +56,7 @@ def raised(tool: str, error: BaseException) -> ToolFailure | None:
 
 def broken(tool: str, error: BaseException) -> ToolFailure:
     """The failure for a body that is at fault: the model reads what the error says, not what it is."""
-    leaves = _leaves(error)
+    leaves = errors.leaves(error)
     said = "" if isinstance(leaves[0], (*errors.EXITS, anyio.get_cancelled_exc_class())) else _words(leaves[0])
     return failure(ToolCode.INTERNAL, f"tool {tool} failed{f': {said}' if said else ''}", error)
 
@@ -65,12 +65,6 @@ def report(view: Context, tool: str, what: str, error: BaseException | None = No
     """Log a fault around a call of `tool`, with the row the tool is of."""
     more["of"] = view.registry(TOOL_DEFINITIONS).owner(tool)
     view.log.error(what, tool=tool, exc_info=error, **more)
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for part in error.exceptions for leaf in _leaves(part)]
-    return [error]
 
 
 def _words(said: object) -> str:

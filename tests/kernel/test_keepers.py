@@ -220,7 +220,7 @@ async def test_what_opening_depends_on_tells_keepers_apart() -> None:
     async with kernel(holder(one, "a", here), holder(two, "b", there), holder(same, "c", again)) as root:
         assert (one.opened + same.opened, two.opened) == (1, 1)
         seen = [(keeper.key, keeper.holders) for keeper in picture(root).keepers]
-        assert seen == [("state('here', 1)", ("a", "c")), ("state('there', 1)", ("b",))]
+        assert seen == [("state(here, 1)", ("a", "c")), ("state(there, 1)", ("b",))]
 
 
 async def test_keepers_close_last() -> None:

@@ -220,6 +220,24 @@ async def test_code_that_no_row_uses_any_more_is_no_failure(coded: Site) -> None
             assert coded.things == {"p": 1, "q": 3}
 
 
+@pytest.mark.parametrize("how", ["syntax", "start"])
+async def test_a_broken_file_that_is_restored_is_judged_again_by_itself(coded: Site, how: str) -> None:
+    text, outcome = BROKEN[how]
+    with anyio.fail_after(DEADLINE):
+        async with coded.running(watch="auto", rescan=3600.0):
+            before = coded.instances
+            coded.write(text, "p.py")
+            await coded.attempt(outcome, after=1)
+            told = len(coded.told)
+            coded.write(code("p", 1), "p.py")
+            await coded.attempt(Outcome.NOOP, after=told)
+            assert coded.instances == before
+            coded.write(code("p", 2), "p.py")
+            await coded.attempt(Outcome.COMMITTED, after=told)
+            await anyio.sleep(0.3)  # long enough for an attempt that should not be
+            assert [result.result for result in coded.told[told:]] == [Outcome.NOOP, Outcome.COMMITTED]
+
+
 async def test_a_file_restored_to_what_runs_is_no_change(coded: Site, tmp_path: Path) -> None:
     with anyio.fail_after(DEADLINE):
         async with coded.running(watch="auto", rescan=3600.0):

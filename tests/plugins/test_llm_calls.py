@@ -164,6 +164,7 @@ async def test_of_caps_the_smallest_holds(
     async with preparing(voice, proposal(max_tokens=asked), *layers) as call:
         assert call.config.max_tokens == effective
         assert ("max_tokens" in call.header().adapter_defaults) is marked
+        assert ("max_tokens" in call.header().intercepted) is (not marked and effective != asked)
         assert call.header().proposal().max_tokens == asked
 
 

@@ -222,6 +222,16 @@ async def test_who_cannot_tell_leaves_it_to_the_next() -> None:
             await discovered(root, provider="sleeper", api="speech")
 
 
+async def test_who_fails_to_tell_is_not_covered_up_by_the_next() -> None:
+    rows = (
+        declaring("first", LlmError("bad key", FailureCode.AUTH)),
+        declaring("second", found("second"), "speech", offers=["other"]),
+    )
+    async with running(llm, *rows) as root:
+        with refused("AUTH", "bad key"):
+            await discovered(root, provider="sleeper", base_url="x", api="speech")
+
+
 async def test_an_adapter_with_a_catalog_knows_the_models_of_its_routes_without_more() -> None:
     async with running(llm, serving("voice", Voice(models=[model("a")])), serving("empty", Voice())) as root:
         assert await service(root).discover_models(ModelDiscoveryRequest(provider="voice")) == [

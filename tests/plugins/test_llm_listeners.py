@@ -216,13 +216,14 @@ async def test_what_a_listener_raises_long_after_the_finish_was_read_reaches_who
                 await anext(chunks)
 
 
-@pytest.mark.parametrize("ends", ["left", "aborted", "aborted after the finish"])
+@pytest.mark.parametrize("ends", ["left", "aborted", "aborted after the finish", "aborted after the fault"])
 async def test_what_a_listener_raises_while_it_is_stopped_is_logged_and_raised_to_nobody(ends: str) -> None:
     async def breaking(request: GenerateOptions, next: Next[Chunks]) -> Chunks:
         async def made() -> Chunks:
             try:
                 yield Finish(Stop()) if ends == "aborted after the finish" else HELLO
-                await anyio.sleep_forever()
+                if ends != "aborted after the fault":
+                    await anyio.sleep_forever()
             finally:
                 raise Broken
 
@@ -238,7 +239,7 @@ async def test_what_a_listener_raises_while_it_is_stopped_is_logged_and_raised_t
                 if ends != "left":
                     aborter.abort("enough")
                     rest = [chunk async for chunk in chunks]
-                    assert len(rest) == (1 if ends == "aborted" else 0)
+                    assert len(rest) == (0 if ends == "aborted after the finish" else 1)
         assert [(entry["event"], repr(entry["exc_info"])) for entry in log] == [
             ("a listener failed after the last chunk was read", "Broken()")
         ]

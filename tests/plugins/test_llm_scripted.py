@@ -1017,7 +1017,7 @@ async def test_the_example_starts_and_answers(site: Site) -> None:
         async with site.running(strict=True) as reconciler:
             assert {fiber.state for fiber in site.instances.values()} == {FiberState.ACTIVE}
             assert sorted(reconciler.specs) == ["echo", "llm", "scripted"]
-            one = session_id()
+            one = session_id("one")
             assert "OCT 31" in await told(site.root, "a joke", session_id=one)
             async with service(site.root).stream(request("weather in Rome", tools=[tool("weather")])) as stream:
                 assert calls(assembled([chunk async for chunk in stream])) == [("weather", '{"city": "Rome"}')]

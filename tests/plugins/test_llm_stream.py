@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel
 from structlog.testing import capture_logs
 
 from dshd import Aborted as KernelAborted
@@ -26,6 +27,7 @@ from dshd.capabilities.llm import (
     TokenUsage,
     UsageReport,
 )
+from dshd.capabilities.values import FINISH_KINDS, Extension, Kind
 from dshd.testing.contracts.llm import Script, Voice, ask, asking, failure, raising, service, serving, stalled, text
 from dshd.testing.kernel import running
 from dshd_plugins.llm import handover, llm
@@ -184,6 +186,20 @@ async def test_a_chunk_that_is_none_ends_the_answer_and_closes_the_adapter(rubbi
         assert failure(chunks).code == "PROVIDER_ERROR"
         assert "'voice'" in failure(chunks).message
         assert voice.open == 0
+
+
+async def test_a_reason_that_its_registered_kind_refuses_is_a_failure_and_not_for_the_log() -> None:
+    class Filtered(BaseModel):
+        category: str
+
+    async def filtered(request: GenerateOptions) -> AsyncIterator[StreamChunk]:
+        yield Finish(Extension("filtered", {"category": "x"} if request.model == "m" else {"reason": "x"}))
+
+    async with speaking(Voice(filtered)) as root:
+        root.registry(FINISH_KINDS).add("filtered", Kind(model=Filtered))
+        assert await ask(root) == [Finish(Extension("filtered", {"category": "x"}))]
+        with capture_logs():
+            assert "filtered" in failure(await ask(root, asking(model="another"))).message
 
 
 async def test_an_answer_that_stops_without_a_finish_is_truncated() -> None:

@@ -204,6 +204,7 @@ async def test_meta_that_is_no_json_is_a_fault_of_the_tool() -> None:
     [
         (ToolError("the door is locked"), ToolCode.TOOL_ERROR, "the door is locked"),
         (ToolError("no", "OWN"), "OWN", "no"),
+        (ToolError(" "), ToolCode.TOOL_ERROR, "the tool gives no reason"),
         (ExceptionGroup("x", [ToolError("inside")]), ToolCode.TOOL_ERROR, "inside"),
         (Aborted("the user"), ToolCode.ABORTED, "tool give was stopped: the user"),
         (OSError(2, "no such file", "a.txt"), ToolCode.INTERNAL, "tool give failed: [Errno 2] no such file: 'a.txt'"),
