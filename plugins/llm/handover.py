@@ -80,6 +80,9 @@ class Handover:
                     self._arrived = anyio.Event()
                 await self._arrived.wait()
 
+    async def aclose(self) -> None:
+        """There is nothing to give back. Any chunks that `next()` gives to a listener can be closed."""
+
     def _taken(self) -> None:
         """The reader has taken a chunk."""
 

@@ -210,6 +210,11 @@ def test_doctor_finds_what_is_wrong_and_says_what_to_do(process: Process) -> Non
     running = process.cli("doctor", "--config", "dshd.yaml", "--state-dir", "state")
     assert process.popen is not None
     assert f"held by process {process.popen.pid}" in running.stdout
+    unnamed = process.cli("doctor", "--state-dir", "state")
+    assert str(process.config) in unnamed.stdout, "what the daemon that answers has read"
+    assert "none found" not in unnamed.stdout
+    process.stop()
+    assert "none found" in process.cli("doctor", "--state-dir", "state").stdout
 
 
 def test_a_reader_that_has_had_enough_is_no_error_to_complain_about(process: Process) -> None:

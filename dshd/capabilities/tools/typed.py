@@ -32,7 +32,7 @@ class ToolError(DshdError):
     """Raised by a tool to tell the model, in these words, that it could not do what was asked."""
 
     def __init__(self, message: str, code: str = ToolCode.TOOL_ERROR) -> None:
-        self.message, self.code = message if message.strip() else "the tool gives no reason", code
+        self.message, self.code = message if str(message).strip() else "the tool gives no reason", code
         super().__init__(self.message)
 
 
