@@ -112,7 +112,7 @@ def _all(kind: type[T], values: Iterable[T]) -> tuple[T, ...]:
 
 
 def _texts(variables: Mapping[str, str]) -> Mapping[str, str]:
-    checked: Mapping[str, str] = frozen(variables, "prompt variables")
+    checked: Mapping[str, str] = frozen(variables, "prompt variable")
     for name, value in checked.items():
         if type(value) is not str:
             raise TypeError(f"the prompt variable {name!r} is {type(value).__name__}, not text")
@@ -198,10 +198,10 @@ class Contribution:
             raise TypeError(f"a prompt consists of text, or of functions that give text, not of {self.text!r}")
 
 
-SECTIONS = RegistryKey[Contribution]("prompt", changed=PROMPT_CHANGED)
-TOOL_PROVIDERS = RegistryKey[ToolProvider]("prompt tools", of=PROMPT, changed=PROMPT_CHANGED)
-VARIABLES = RegistryKey[Contribution]("prompt variables", of=PROMPT)
-DYNAMIC = RegistryKey[Contribution]("prompt dynamic", of=PROMPT)
+SECTIONS = RegistryKey[Contribution]("prompt section", of=PROMPT, changed=PROMPT_CHANGED)
+TOOL_PROVIDERS = RegistryKey[ToolProvider]("prompt tool provider", of=PROMPT, changed=PROMPT_CHANGED)
+VARIABLES = RegistryKey[Contribution]("prompt variable", of=PROMPT)
+DYNAMIC = RegistryKey[Contribution]("dynamic context", of=PROMPT)
 
 ASSEMBLE = Waterfall[AssembleContext, PromptAssembly]("system-prompt/assemble", subject=lambda context: context.scope)
 """`await next()` gives the assembly of the contributions; what the outermost listener returns is rendered."""

@@ -17,7 +17,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from dshd import Signal
+from dshd import Signal, errors
 from dshd.capabilities.llm import Aborted, Finish, StreamChunk
 
 from .faults import aborted, is_cancellation
@@ -252,7 +252,8 @@ class Driven(Handover, ABC):
         except BaseException as exc:
             if is_cancellation(exc) and _is_cancelled():
                 raise
-            self._report("a stream did not close well", stream=self._what, exc_info=exc)
+            if not all(isinstance(leaf, GeneratorExit) for leaf in errors.leaves(exc)):  # as task groups pass that on
+                self._report("a stream did not close well", stream=self._what, exc_info=exc)
 
 
 def iterator_of(chunks: object) -> AsyncIterator[Any]:

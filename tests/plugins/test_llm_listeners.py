@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import anyio
@@ -439,6 +440,46 @@ async def test_a_listener_that_is_left_in_the_middle_is_closed_together_with_its
         with anyio.move_on_after(0.02):
             await ask(root)
         assert (closed, voice.open) == (["listener"] * 2, 0)
+
+
+@pytest.mark.parametrize("provider", ["voice", "ghost"])
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_listeners_that_close_what_they_wrap_are_all_closed_wherever_the_answer_is_left(
+    provider: str, leaves: bool
+) -> None:
+    closed: list[str] = []
+
+    def wrapping(name: str) -> Any:
+        async def wrap(request: GenerateOptions, next: Next[Chunks]) -> Chunks:
+            chunks: Any = await next()
+
+            async def made() -> Chunks:
+                try:
+                    async with anyio.create_task_group(), aclosing(chunks):
+                        async for chunk in chunks:
+                            yield chunk
+                finally:
+                    closed.append(name)
+
+            return made()
+
+        return wrap
+
+    async def endless(request: GenerateOptions) -> Chunks:
+        while True:
+            yield HELLO
+
+    voice = Voice(endless if leaves else hello)
+    async with running(llm, serving("voice", voice)) as root:
+        for name in ("outer", "middle", "inner"):
+            root.on(LLM_STREAM, wrapping(name))
+        with capture_logs() as log:
+            async with service(root).stream(asking(provider)) as chunks:
+                async for _ in chunks:
+                    await anyio.wait_all_tasks_blocked()
+                    if leaves:
+                        break
+        assert (closed, voice.open, log) == (["inner", "middle", "outer"], 0, [])
 
 
 async def test_a_listener_may_close_the_adapter_and_go_on_by_itself() -> None:

@@ -515,6 +515,22 @@ async def test_scopes_of_an_adapter_and_scopes_of_a_consumer_do_not_meet(
         assert (voice.open, log) == (0, [])
 
 
+async def test_leaving_an_adapter_with_a_task_group_between_two_chunks_is_no_fault() -> None:
+    async def grouped_chunks(request: GenerateOptions) -> AsyncIterator[StreamChunk]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            while True:
+                yield HELLO
+
+    voice = Voice(grouped_chunks)
+    async with speaking(voice) as root:
+        with capture_logs() as log:
+            async with service(root).stream(asking()) as chunks:
+                await anext(chunks)
+                await anyio.wait_all_tasks_blocked()
+        assert (voice.open, log) == (0, [])
+
+
 async def test_a_scope_of_an_adapter_that_ends_while_nobody_reads_ends_its_answer_only() -> None:
     async def limited(request: GenerateOptions) -> AsyncIterator[StreamChunk]:
         with anyio.move_on_after(0.01):

@@ -404,7 +404,7 @@ async def test_a_commit_that_replaces_a_contributor_is_told_once() -> None:
         await fiber.settled()
         root.on(PROMPT_CHANGED, told.append)
         await fiber.update({"text": "other"})
-        assert [change.key for change in told] == ["prompt"]
+        assert [change.key for change in told] == ["prompt section"]
 
 
 async def test_a_contribution_is_an_effect_that_can_be_taken_back_early() -> None:

@@ -190,10 +190,14 @@ class Llm(Protocol):
 LLM = ServiceKey[Llm]("llm")
 
 ADAPTERS_UPDATED = Emit[RegistryChange]("llm/adapters-updated")
-ROUTES = RegistryKey[Route]("llm", changed=ADAPTERS_UPDATED)
-CONFIGURABLE_PROVIDERS = RegistryKey[ConfigurableOffer]("llm configurable", of=LLM)
+ROUTES = RegistryKey[Route]("route", of=LLM, changed=ADAPTERS_UPDATED)
+CONFIGURABLE_PROVIDERS = RegistryKey[ConfigurableOffer]("configurable provider", of=LLM)
 
 LLM_STREAM = Waterfall[GenerateOptions, "AsyncIterator[StreamChunk]"](
     "llm/stream", subject=lambda request: request.scope
 )
-"""Around every streaming call. `await next()` gives the iterator of chunks; a listener may return its own instead."""
+"""Around every streaming call. `await next()` gives the iterator of chunks; a listener may return its own instead.
+
+Who makes chunks of those it was given closes them with its own, for they may be another listener's:
+`async with aclosing(chunks): async for chunk in chunks: …`. What is returned to the service is closed by the service.
+"""

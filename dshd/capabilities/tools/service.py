@@ -67,8 +67,8 @@ class Tools(Protocol):
 TOOLS = ServiceKey[Tools]("tools")
 
 TOOLS_CHANGED = Emit[RegistryChange]("tools/change")
-TOOL_DEFINITIONS = RegistryKey[ToolDefinition]("tools", changed=TOOLS_CHANGED)
-RESTRICTIONS = RegistryKey[Restriction]("tools restrictions", of=TOOLS, changed=TOOLS_CHANGED)
+TOOL_DEFINITIONS = RegistryKey[ToolDefinition]("tool", of=TOOLS, changed=TOOLS_CHANGED)
+RESTRICTIONS = RegistryKey[Restriction]("tool restriction", of=TOOLS, changed=TOOLS_CHANGED)
 
 
 @dataclass(frozen=True, slots=True)

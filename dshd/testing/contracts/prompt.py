@@ -320,9 +320,9 @@ class PromptContract:
 
             fiber = root.plugin(contributor("row", contribute))
             await fiber.settled()
-            same(sorted(told), ["prompt", "prompt tools"])
+            same(sorted(told), ["prompt section", "prompt tool provider"])
             await fiber.dispose()
-            same(sorted(told), ["prompt", "prompt", "prompt tools", "prompt tools"])
+            same(sorted(told), ["prompt section"] * 2 + ["prompt tool provider"] * 2)
             found = await assembled(root)
             same((found.sections, found.tools, found.snapshot, found.variables), ((), (), (), {}))
 
