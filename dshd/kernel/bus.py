@@ -174,9 +174,18 @@ class Bus:
         listeners = dispatch.asked(self, event, payload)
         return cast("R | None", await dispatch.serial(self, event, listeners, payload)) if listeners else None
 
-    async def waterfall(self, event: Waterfall[E, R], payload: E, inner: Callable[[E], Awaitable[R]]) -> R:
-        """What the outermost listener makes of the inner ones, and they of `inner(payload)`."""
+    async def waterfall(
+        self,
+        event: Waterfall[E, R],
+        payload: E,
+        inner: Callable[[E], Awaitable[R]],
+        passing: Callable[[R], R] | None = None,
+    ) -> R:
+        """What the outermost listener makes of the inner ones, and they of `inner(payload)`.
+
+        With `passing` each listener is given what that makes of the answer within.
+        """
         listeners = dispatch.asked(self, event, payload)
         if not listeners:
             return await inner(payload)
-        return cast(R, await dispatch.waterfall(self, event, listeners, payload, inner))
+        return cast(R, await dispatch.waterfall(self, event, listeners, payload, inner, passing))

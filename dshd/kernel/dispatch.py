@@ -170,16 +170,24 @@ async def serial(ctx: Bus, event: Any, listeners: tuple[Entry, ...], payload: ob
             lease.release()
 
 
-async def waterfall(ctx: Bus, event: Any, listeners: tuple[Entry, ...], payload: object, inner: Inner) -> Any:
+async def waterfall(
+    ctx: Bus,
+    event: Any,
+    listeners: tuple[Entry, ...],
+    payload: object,
+    inner: Inner,
+    passing: Callable[[Any], Any] | None = None,
+) -> Any:
+    following = _Delegation(listeners, 1, payload, inner, passing)
     if not event.policy:
         lease = Lease(ctx.kernel, ctx.view, event.name)
         try:
-            return await _call(listeners[0], payload, _Delegation(listeners, 1, payload, inner))
+            return await _call(listeners[0], payload, following)
         finally:
             lease.release()
     leases = _hold(ctx, event)
     try:
-        return await _call(listeners[0], payload, _Delegation(listeners, 1, payload, inner))
+        return await _call(listeners[0], payload, following)
     finally:
         for lease in leases:
             lease.release()
@@ -195,13 +203,21 @@ def _hold(ctx: Bus, event: Any) -> tuple[Lease, ...]:
 class _Delegation:
     """The `next` of a waterfall: what is left of the chain, to be asked once."""
 
-    __slots__ = ("_index", "_inner", "_listeners", "_payload", "_used")
+    __slots__ = ("_index", "_inner", "_listeners", "_passing", "_payload", "_used")
 
-    def __init__(self, listeners: tuple[Entry, ...], index: int, payload: object, inner: Inner) -> None:
+    def __init__(
+        self,
+        listeners: tuple[Entry, ...],
+        index: int,
+        payload: object,
+        inner: Inner,
+        passing: Callable[[Any], Any] | None,
+    ) -> None:
         self._listeners = listeners
         self._index = index
         self._payload = payload
         self._inner = inner
+        self._passing = passing
         self._used = False
 
     def __call__(self) -> Awaitable[Any]:
@@ -210,9 +226,15 @@ class _Delegation:
             raise NextCalledTwiceError(self._listeners[0].table.name, self._listeners[index - 1].culprit)
         self._used = True
         if index == len(self._listeners):
-            return self._inner(self._payload)
-        following = _Delegation(self._listeners, index + 1, self._payload, self._inner)
-        return _call(self._listeners[index], self._payload, following)
+            answer = self._inner(self._payload)
+        else:
+            following = _Delegation(self._listeners, index + 1, self._payload, self._inner, self._passing)
+            answer = _call(self._listeners[index], self._payload, following)
+        return answer if self._passing is None else self._passed(answer, self._passing)
+
+    @staticmethod
+    async def _passed(answer: Awaitable[Any], passing: Callable[[Any], Any]) -> Any:
+        return passing(await answer)
 
 
 async def _call(listener: Entry, *args: object) -> Any:

@@ -73,7 +73,8 @@ class _Dispatch:
         self._report = report
         self._asking = anyio.CancelScope()
         self._terminal: Handover | None = None
-        self._served: ListenerStream | None = None
+        self._served: list[ListenerStream] = []
+        """What listeners gave, the innermost first. Each is driven and closed by a task of its own."""
         self._forget: Callable[[], object] = lambda: None
 
     async def open(self) -> ChunkStream:
@@ -84,12 +85,15 @@ class _Dispatch:
         if signal is not None:
             self._forget = signal.follow(self._interrupt)
         with self._asking:
-            chunks = await self._view.waterfall(LLM_STREAM, self._request, self._answer)
-            if self._terminal is not None and chunks is self._terminal:
-                return self._terminal
-            self._served = ListenerStream(self._tasks, chunks, signal, self._report)
-            return self._served
+            return self._driven(await self._view.waterfall(LLM_STREAM, self._request, self._answer, self._driven))
         return over(Aborted(aborted(None if signal is None else signal.cause)))
+
+    def _driven(self, chunks: AsyncIterator[StreamChunk]) -> Handover:
+        """What is passed outward, to a listener or to the reader."""
+        if isinstance(chunks, Handover) and any(chunks is each for each in (self._terminal, *self._served)):
+            return chunks
+        self._served.append(ListenerStream(self._tasks, chunks, self._request.signal, self._report))
+        return self._served[-1]
 
     async def _answer(self, request: GenerateOptions) -> AsyncIterator[StreamChunk]:
         """The innermost: what stands behind all listeners."""
@@ -106,16 +110,16 @@ class _Dispatch:
         # The adapter first: a listener that passes its last chunk on should come to do so.
         if isinstance(self._terminal, AdapterStream):
             self._terminal.interrupt(cause)
-        if self._served is not None:
-            self._served.interrupt(cause)
+        for served in self._served:
+            served.interrupt(cause)
         self._asking.cancel()
 
     def close(self) -> None:
         """Nobody reads any more."""
         self._forget()
-        if self._served is not None:
-            self._served.lose()
-            self._served.stop()
+        for served in reversed(self._served):
+            served.lose()
+            served.stop()
         if isinstance(self._terminal, AdapterStream):
             self._terminal.stop()
 

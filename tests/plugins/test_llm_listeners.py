@@ -482,6 +482,40 @@ async def test_listeners_that_close_what_they_wrap_are_all_closed_wherever_the_a
         assert (closed, voice.open, log) == (["inner", "middle", "outer"], 0, [])
 
 
+async def test_listeners_that_only_iterate_are_all_closed_before_the_block_ends() -> None:
+    closed: list[str] = []
+
+    def wrapping(name: str) -> Any:
+        async def wrap(request: GenerateOptions, next: Next[Chunks]) -> Chunks:
+            chunks = await next()
+
+            async def made() -> Chunks:
+                try:
+                    async with anyio.create_task_group():
+                        async for chunk in chunks:
+                            yield chunk
+                finally:
+                    closed.append(name)
+
+            return made()
+
+        return wrap
+
+    async def endless(request: GenerateOptions) -> Chunks:
+        while True:
+            yield HELLO
+
+    voice = Voice(endless)
+    async with running(llm, serving("voice", voice)) as root:
+        for name in ("outer", "inner"):
+            root.on(LLM_STREAM, wrapping(name))
+        with capture_logs() as log:
+            async with service(root).stream(asking()) as chunks:
+                await anext(chunks)
+                await anyio.wait_all_tasks_blocked()
+        assert (sorted(closed), voice.open, log) == (["inner", "outer"], 0, [])
+
+
 async def test_a_listener_may_close_the_adapter_and_go_on_by_itself() -> None:
     voice = Voice(stalled)
     still: list[int] = []

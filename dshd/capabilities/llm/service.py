@@ -198,6 +198,5 @@ LLM_STREAM = Waterfall[GenerateOptions, "AsyncIterator[StreamChunk]"](
 )
 """Around every streaming call. `await next()` gives the iterator of chunks; a listener may return its own instead.
 
-Who makes chunks of those it was given closes them with its own, for they may be another listener's:
-`async with aclosing(chunks): async for chunk in chunks: …`. What is returned to the service is closed by the service.
+Whatever a listener returns is driven by a task of its own, and closed when the consumer's block ends.
 """
