@@ -12,6 +12,7 @@ import anyio
 from dshd.kernel.fiber import Fiber
 from dshd.kernel.inspect import EffectPicture, FiberPicture, Picture, picture
 from dshd.kernel.states import FiberState
+from dshd.loader.imports import described
 
 from .metrics import Moment
 from .settings import LIVE, DaemonSettings
@@ -77,9 +78,9 @@ def status_json(daemon: Daemon) -> dict[str, Any]:
         "rows": {
             "total": len(reconciler.specs),
             "by_state": dict(Counter(fiber.state.value for fiber in shown.fibers)),
-            "not_active": [_brief(fiber) for fiber in shown.fibers if not _fine(fiber)],
+            "not_active": [_brief(daemon, fiber) for fiber in shown.fibers if not _fine(fiber)],
         },
-        "draining": [_brief(fiber) for fiber in shown.fibers if fiber.draining],
+        "draining": [_brief(daemon, fiber) for fiber in shown.fibers if fiber.draining],
         "leases": [
             {"who": lease.who, "age_seconds": round(lease.age, 3)}
             for lease in sorted(shown.leases, key=lambda lease: -lease.age)
@@ -109,7 +110,7 @@ def row_json(daemon: Daemon, path: str) -> dict[str, Any] | None:
 
 def _row(daemon: Daemon, fiber: FiberPicture) -> dict[str, Any]:
     spec = daemon.reconciler.specs.get(fiber.path)
-    found = _fiber(fiber)
+    found = _fiber(daemon, fiber)
     if spec is not None:
         found |= {
             "use": spec.row.use,
@@ -122,9 +123,9 @@ def _row(daemon: Daemon, fiber: FiberPicture) -> dict[str, Any]:
     return found
 
 
-def _fiber(fiber: FiberPicture) -> dict[str, Any]:
+def _fiber(daemon: Daemon, fiber: FiberPicture) -> dict[str, Any]:
     return {
-        **_brief(fiber),
+        **_brief(daemon, fiber),
         "at": fiber.at,
         "staged": fiber.staged,
         "draining": fiber.draining,
@@ -133,12 +134,20 @@ def _fiber(fiber: FiberPicture) -> dict[str, Any]:
         "provides": list(fiber.provides),
         "missing": [str(missing) for missing in fiber.missing],
         "effects": [_effect(effect) for effect in fiber.effects],
-        "children": [_fiber(child) for child in fiber.children],
+        "children": [_fiber(daemon, child) for child in fiber.children],
     }
 
 
-def _brief(fiber: FiberPicture) -> dict[str, Any]:
-    return {"row": fiber.path, "plugin": fiber.plugin, "state": fiber.state.value, "reason": fiber.reason}
+def _brief(daemon: Daemon, fiber: FiberPicture) -> dict[str, Any]:
+    return {"row": fiber.path, "plugin": fiber.plugin, "state": fiber.state.value, "reason": _reason(daemon, fiber)}
+
+
+def _reason(daemon: Daemon, fiber: FiberPicture) -> str | None:
+    """Why it stands where it does; an error with the last place in the row's own source."""
+    live, spec = daemon.reconciler.fiber(fiber.path), daemon.reconciler.specs.get(fiber.path)
+    if fiber.reason is None or fiber.error is None or live is None or live.error is None or spec is None:
+        return fiber.reason
+    return fiber.reason.replace(fiber.error, described(live.error, spec.code), 1)
 
 
 def _effect(effect: EffectPicture) -> dict[str, Any]:

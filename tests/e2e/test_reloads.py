@@ -187,3 +187,13 @@ def test_a_field_of_the_process_that_waits_for_a_restart_says_why(daemon: Daemon
     until(lambda: daemon.status()["pending_restart"], "what waits")
     assert "daemon.timezone" in daemon.status()["pending_restart"][0]
     assert "restart" in daemon.cli("status").stdout
+
+
+def test_the_reason_of_an_optional_row_that_failed_names_the_line_in_its_plugin(daemon: Daemon) -> None:
+    daemon.python("bad", "x = 1\nraise RuntimeError('not today')")
+    daemon.start(daemon.marks(one=1) + "  bad: {use: ./plugins/bad.py, optional: true}\n", environ=OFF)
+    (row,) = daemon.status()["rows"]["not_active"]
+    text = (daemon.root / "plugins" / "bad.py").read_text()
+    line = text[: text.index("raise")].count("\n") + 1
+    assert f"RuntimeError: not today ({daemon.root / 'plugins' / 'bad.py'}:{line})" in row["reason"]
+    assert f"bad.py:{line}" in daemon.cli("tree").stdout

@@ -185,7 +185,7 @@ class PersistenceContract(ABC):
         same(await self.reread(), events)
 
     async def test_the_header_is_kept_whole(self) -> None:
-        full = header(cwd="/work/\ud800", parent_session=B, seed_length=2, origin="subagent", delegation_depth=3)
+        full = header(cwd="/srv/\ud800", parent_session=B, seed_length=2, origin="subagent", delegation_depth=3)
         async with self.opened() as store:
             await store.create(full)
             await store.append(A, log(*turn()))
