@@ -24,7 +24,8 @@ def schema_check(definition: ToolDefinition) -> Check:
     try:
         validator = jsonschema_rs.validator_for(schema, retriever=_refuse, mask="the value")
     except Exception as exc:  # besides its own errors also those of text that is no Unicode
-        reason = str(exc).strip().partition("\n")[0]
+        place = ".".join(map(str, getattr(exc, "instance_path", ())))
+        reason = f"{f'at {place}, ' if place else ''}{str(exc).strip().partition(chr(10))[0]}"
         raise errors.PluginDefinitionError(
             f"tool {definition.name!r}: its parameters are no valid JSON Schema: {reason}"
         ) from exc

@@ -179,6 +179,13 @@ async def test_a_schema_that_is_not_valid_or_leads_outside_is_refused_at_registr
         assert tools_of(root).schemas() == []
 
 
+async def test_a_schema_that_is_not_valid_is_refused_with_the_place() -> None:
+    async with running(tools) as root:
+        fiber = root.plugin(offering("row", by_hand({"type": "object", "properties": {"a": {"type": "strin"}}})))
+        with pytest.raises(PluginDefinitionError, match=r"at properties\.a\.type, "):
+            await fiber.settled()
+
+
 def test_a_schema_cannot_make_the_daemon_read_a_file(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text('{"type": "string"}')
     reference = {"$ref": f"file://{tmp_path}/schema.json"}
