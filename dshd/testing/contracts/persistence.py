@@ -65,7 +65,7 @@ from dshd.capabilities.values import (
     user_message,
 )
 
-from .sessions import refused, same
+from .expect import refused, same
 
 ODD_IDS = (
     "plain", "Plain", "PLAIN", "../x", "..", ".", "a/b", "a%2Fb", "/etc/passwd", "a\\b", "C:con", "a\0b", "a\nb", " ",

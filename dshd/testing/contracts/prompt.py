@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -26,6 +26,7 @@ from dshd.kernel.effects import Scope
 from dshd.kernel.errors import EntryConflictError
 from dshd.kernel.events import Next
 from dshd.kernel.plugin import Config, Plugin, plugin
+from dshd.testing.contracts.expect import refused, same
 from dshd.testing.kernel import running
 
 ANYBODY = AssembleContext()
@@ -64,24 +65,6 @@ async def assembled(ctx: Context, context: AssembleContext = ANYBODY) -> PromptA
 
 async def names(ctx: Context, context: AssembleContext = ANYBODY) -> list[str]:
     return [section.name for section in (await assembled(ctx, context)).sections]
-
-
-@contextmanager
-def refused(kind: type[Exception], *words: str) -> Iterator[None]:
-    """The block raises an error of this kind that has all these words."""
-    error: Exception | None = None
-    try:
-        yield
-    except kind as exc:
-        error = exc
-    assert error is not None, f"nothing raised {kind.__name__}"
-    missing = [word for word in words if word not in str(error)]
-    assert not missing, f"{error} does not name {missing}"
-
-
-def same(found: object, wanted: object) -> None:
-    """What came is what is wanted, which the name of the test says; if not, both are shown."""
-    assert found == wanted, f"wanted {wanted!r}, but this came: {found!r}"
 
 
 class PromptContract:
