@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .kernel.secret import SecretUnavailableError as SecretUnavailableError
     from .kernel.signal import Aborter as Aborter
     from .kernel.signal import Signal as Signal
+    from .kernel.signal import leashed as leashed
     from .kernel.signal import obey as obey
     from .kernel.stage import Stage as Stage
     from .kernel.states import FiberState as FiberState
@@ -92,7 +93,7 @@ _HOME = {
     "ServiceNotDeclaredError": "kernel.errors", "ServiceUnavailableError": "kernel.errors",
     "SharedKey": "kernel.keys", "Signal": "kernel.signal", "SourceChanged": "loader.events", "Stage": "kernel.stage",
     "Timing": "kernel.watchdog", "Waterfall": "kernel.events", "errors": "", "internal": "",
-    "is_fault": "kernel.stray", "obey": "kernel.signal", "open_kernel": "kernel.runtime",
+    "is_fault": "kernel.stray", "leashed": "kernel.signal", "obey": "kernel.signal", "open_kernel": "kernel.runtime",
     "picture": "kernel.inspect", "plugin": "kernel.plugin", "still_opening": "kernel.inspect",
 }  # fmt: skip
 
@@ -104,7 +105,8 @@ __all__ = [
     "Plugin", "Realm", "Registry", "RegistryChange", "RegistryKey", "RowClosing", "RowContext", "RowOpening",
     "Scope", "Secret", "SecretHandle", "SecretUnavailableError", "Serial", "ServiceConflictError", "ServiceKey",
     "ServiceNotDeclaredError", "ServiceUnavailableError", "SharedKey", "Signal", "SourceChanged", "Stage", "Timing",
-    "Waterfall", "errors", "internal", "is_fault", "obey", "open_kernel", "picture", "plugin", "still_opening",
+    "Waterfall", "errors", "internal", "is_fault", "leashed", "obey", "open_kernel", "picture", "plugin",
+    "still_opening",
 ]  # fmt: skip
 
 

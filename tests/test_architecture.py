@@ -78,6 +78,7 @@ PUBLIC: list[str] = [
     "errors",
     "internal",
     "is_fault",
+    "leashed",
     "obey",
     "open_kernel",
     "picture",

@@ -122,33 +122,32 @@ async def obey(
     """Run `body` under a signal and return what it returns.
 
     A cooperative body looks at the signal itself: it ends on its own and its value is returned, and is cancelled only
-    if it outlasts `grace` seconds. Any other body is cancelled at once. What was cancelled raises `Aborted`.
+    if it outlasts `grace` seconds. Any other body is cancelled at once. What was cancelled raises `Aborted`, and so
+    does a body that was told to stop before it began.
     """
     signal.check()
-    over = False
-    value: T
-    error: BaseException | None = None
-    with anyio.CancelScope() as scope:
-        async with anyio.create_task_group() as watching:
+    return await leashed(signal, body, grace if cooperative else 0)
 
-            async def stop_when_told() -> None:
-                await signal.wait()
-                if cooperative:
-                    await anyio.sleep(grace)
+
+async def leashed(signal: Signal, body: Callable[[], Awaitable[T]], grace: float = 0) -> T:
+    """The same for work that may begin although the signal has said stop: it then has `grace` seconds from now.
+
+    What a cancelled body returns in spite of that is kept. Raises `Aborted` for what was cancelled, or without a grace
+    not even begun.
+    """
+    if not grace:
+        signal.check()
+    with anyio.CancelScope() as scope:
+
+        def pull(_cause: object) -> None:
+            if grace:
+                scope.deadline = anyio.current_time() + grace
+            else:
                 scope.cancel()
 
-            watching.start_soon(stop_when_told, name="signal")
-            try:
-                value = await body()
-                over = True
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as exc:  # raised outside the task group, where nothing wraps it
-                error = exc
-            watching.cancel_scope.cancel()
-    if error is not None:
-        raise error
-    if over:
-        return value
-    assert signal.cause is not None
+        forget = signal.follow(pull)  # a task that waited for it would cost more than most bodies
+        try:
+            return await body()
+        finally:
+            forget()
     raise Aborted(signal.cause)

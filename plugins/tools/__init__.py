@@ -6,7 +6,6 @@ arguments  the model's JSON text as arguments
 raw        arguments against a JSON Schema written by hand
 pipeline   one call, from its name to its outcome
 body       the tool's own code, run under its timeout
-leash      what a signal does to the code that runs under it
 content    what a tool returned, as something the model can read
 faults     what went wrong, as a failure
 """

@@ -7,12 +7,11 @@ from typing import Any
 
 import anyio
 
-from dshd import Aborted, Aborter, Context, is_fault
+from dshd import Aborted, Aborter, Context, is_fault, leashed
 from dshd.capabilities.tools import ToolCall, ToolCode, ToolDefinition, ToolOutcome
 
 from .content import UnreadableResultError, outcome_of
 from .faults import TimedOut, broken, failure, raised, report
-from .leash import leashed
 
 
 async def run(view: Context, definition: ToolDefinition, call: ToolCall, grace: float) -> ToolOutcome:

@@ -10,7 +10,7 @@ import inspect
 from dataclasses import replace
 from typing import Any
 
-from dshd import Aborted, Context, errors, is_fault
+from dshd import Aborted, Context, errors, is_fault, leashed
 from dshd.capabilities.tools import (
     GUARD,
     POST_EXECUTE,
@@ -37,7 +37,6 @@ from . import body
 from .arguments import parsed
 from .content import UnreadableResultError, checked, outcome_of
 from .faults import before_dispatch, failure, report, stopped
-from .leash import leashed
 from .raw import schema_check
 from .visible import find, unknown
 
